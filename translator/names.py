@@ -1,0 +1,260 @@
+"""Resolves names to what they are bound to; the text of a name never decides anything.
+
+A ``Resolver`` walks the syntax tree once and records, for each scope, what binds each name: an
+import, a function, an assignment, a parameter.  ``qualified`` then turns ``plgpu.load`` into
+``jax.experimental.pallas.triton.load`` whatever the module was imported as, follows aliases made
+by plain assignment (``load = plgpu.load``), and answers None for names bound to anything else.
+
+``canonical`` folds the many public homes of one object (``jax.experimental.pallas.gpu.load``,
+``jax._src...``) into one, so that the rest of the tool knows each operation by a single name.
+Only ``ast`` is used here: a static port must start fast, and the positions are exact.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from typing import Iterator
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+PALLAS = "jax.experimental.pallas"
+TRITON = f"{PALLAS}.triton"
+MOSAIC = f"{PALLAS}.mosaic_gpu"
+
+# Where the same object has lived, by prefix; the first match wins.
+_HOMES: tuple[tuple[str, str], ...] = (
+    ("jax._src.pallas.triton.primitives.", f"{TRITON}."),
+    ("jax._src.pallas.triton.core.", f"{TRITON}."),
+    ("jax._src.pallas.triton.", f"{TRITON}."),
+    ("jax._src.pallas.mosaic_gpu.core.", f"{MOSAIC}."),
+    ("jax._src.pallas.mosaic_gpu.", f"{MOSAIC}."),
+    ("jax._src.pallas.primitives.", f"{PALLAS}."),
+    ("jax._src.pallas.pallas_call.", f"{PALLAS}."),
+    ("jax._src.pallas.core.", f"{PALLAS}."),
+    ("jax._src.pallas.utils.", f"{PALLAS}."),
+    (f"{PALLAS}.gpu.", f"{TRITON}."),  # the Triton module's name until JAX 0.6.1
+    ("jax._src.lax.lax.", "jax.lax."),
+    ("jax._src.lax.control_flow.", "jax.lax."),
+    ("jax._src.nn.functions.", "jax.nn."),
+)
+# Operations that moved from one Pallas module to another between releases.
+_MOVED = {
+    f"{PALLAS}.load": f"{TRITON}.load",
+    f"{PALLAS}.store": f"{TRITON}.store",
+    f"{PALLAS}.dot": f"{TRITON}.dot",
+    f"{TRITON}.TritonCompilerParams": f"{TRITON}.CompilerParams",
+    f"{PALLAS}.dslice": f"{PALLAS}.ds",
+    f"{PALLAS}.dynamic_slice": f"{PALLAS}.ds",
+}
+
+
+def canonical(qualified_name: str) -> str:
+    """The one name under which the tool knows the object."""
+    for old, new in _HOMES:
+        if qualified_name.startswith(old):
+            qualified_name = new + qualified_name[len(old):]
+            break
+    return _MOVED.get(qualified_name, qualified_name)
+
+
+@dataclasses.dataclass(eq=False)
+class Binding:
+    """One binding of a name.
+
+    kind: ``import``, ``function``, ``class``, ``value`` (plain ``name = expr``), ``unpack``
+        (element ``index`` of a tuple assignment), ``parameter`` or ``other``.
+    target: the imported dotted name, for imports.
+    node: the function, the assigned expression or the parameter.
+    """
+
+    kind: str
+    node: ast.AST | None = None
+    target: str = ""
+    index: int = 0
+
+
+@dataclasses.dataclass(eq=False)
+class Scope:
+    """One lexical scope: the module, a class body, a function or a lambda."""
+
+    node: ast.AST
+    parent: Scope | None
+    bindings: dict[str, list[Binding]] = dataclasses.field(default_factory=dict)
+
+    def bind(self, name: str, binding: Binding) -> None:
+        self.bindings.setdefault(name, []).append(binding)
+
+    def find(self, name: str) -> tuple[Scope, list[Binding]] | None:
+        """The scope that binds ``name`` seen from here; class bodies are skipped as Python does."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.bindings and (
+                scope is self or not isinstance(scope.node, ast.ClassDef)
+            ):
+                return scope, scope.bindings[name]
+            scope = scope.parent
+        return None
+
+
+class Resolver:
+    """Scopes and parents of a parsed module."""
+
+    def __init__(self, tree: ast.Module, package: str = "") -> None:
+        self.tree = tree
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.scopes: dict[ast.AST, Scope] = {}
+        self._package = package
+        self.module = Scope(tree, None)
+        self.scopes[tree] = self.module
+        for child in tree.body:
+            self._visit(child, tree, self.module)
+
+    # -- building ---------------------------------------------------------------------------
+
+    def _visit(self, node: ast.AST, parent: ast.AST, scope: Scope) -> None:
+        self.parents[node] = parent
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    scope.bind(
+                        alias.asname or top,
+                        Binding("import", node, alias.name if alias.asname else top),
+                    )
+            case ast.ImportFrom():
+                base = "." * node.level + (node.module or "")
+                for alias in node.names:
+                    scope.bind(
+                        alias.asname or alias.name,
+                        Binding("import", node, f"{base}.{alias.name}"),
+                    )
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                scope.bind(node.name, Binding("function", node))
+                self._visit_function(node, scope)
+                return
+            case ast.Lambda():
+                self._visit_function(node, scope)
+                return
+            case ast.ClassDef():
+                scope.bind(node.name, Binding("class", node))
+                inner = self.scopes[node] = Scope(node, scope)
+                for child in ast.iter_child_nodes(node):
+                    in_body = isinstance(child, ast.stmt)
+                    self._visit(child, node, inner if in_body else scope)
+                return
+            case ast.Assign():
+                for target in node.targets:
+                    self._bind_target(target, node.value, scope)
+            case ast.AnnAssign() | ast.NamedExpr() if node.value is not None:
+                self._bind_target(node.target, node.value, scope)
+            case ast.AugAssign() | ast.For() | ast.AsyncFor() | ast.comprehension():
+                self._bind_target(node.target, None, scope)
+            case ast.withitem() if node.optional_vars is not None:
+                self._bind_target(node.optional_vars, None, scope)
+            case ast.ExceptHandler() if node.name:
+                scope.bind(node.name, Binding("other", node))
+        for child in ast.iter_child_nodes(node):
+            self._visit(child, node, scope)
+
+    def _visit_function(self, node: FunctionNode, scope: Scope) -> None:
+        inner = self.scopes[node] = Scope(node, scope)
+        args = node.args
+        for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg):
+            if arg is not None:
+                inner.bind(arg.arg, Binding("parameter", arg))
+        body = node.body if isinstance(node.body, list) else [node.body]
+        outside: list[ast.AST] = [*args.defaults, *(d for d in args.kw_defaults if d)]
+        if not isinstance(node, ast.Lambda):
+            outside += node.decorator_list
+            outside += [node.returns] if node.returns else []
+        self.parents[args] = node
+        for child in outside:
+            self._visit(child, node, scope)
+        for child in body:
+            self._visit(child, node, inner)
+
+    def _bind_target(self, target: ast.AST, value: ast.expr | None, scope: Scope) -> None:
+        if isinstance(target, ast.Name):
+            kind = "value" if value is not None else "other"
+            scope.bind(target.id, Binding(kind, value))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for index, element in enumerate(target.elts):
+                name = element.value if isinstance(element, ast.Starred) else element
+                if isinstance(name, ast.Name):
+                    starred = isinstance(element, ast.Starred)
+                    kind = "unpack" if value is not None and not starred else "other"
+                    scope.bind(name.id, Binding(kind, value, index=index))
+                else:
+                    self._bind_target(element, None, scope)
+
+    # -- asking -----------------------------------------------------------------------------
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The scope in which ``node`` is evaluated."""
+        child, current = node, self.parents.get(node)
+        while current is not None:
+            if current in self.scopes:
+                inside = True
+                if isinstance(current, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                    body = current.body if isinstance(current.body, list) else [current.body]
+                    inside = child in body
+                if inside:
+                    return self.scopes[current]
+            child, current = current, self.parents.get(current)
+        return self.module
+
+    def binding(self, name: ast.Name) -> Binding | None:
+        """The single binding of a name, or None if it has none or several."""
+        found = self.scope_of(name).find(name.id)
+        return found[1][0] if found is not None and len(found[1]) == 1 else None
+
+    def qualified(self, node: ast.AST) -> str | None:
+        """The canonical dotted name of an expression that ends at an import, else None."""
+        dotted = self._dotted(node, 0)
+        return canonical(dotted) if dotted else None
+
+    def _dotted(self, node: ast.AST | None, depth: int) -> str | None:
+        if depth > 8:  # an alias cycle such as ``a = b; b = a``
+            return None
+        if isinstance(node, ast.Attribute):
+            base = self._dotted(node.value, depth)
+            return f"{base}.{node.attr}" if base else None
+        if not isinstance(node, ast.Name):
+            return None
+        found = self.scope_of(node).find(node.id)
+        if found is None:
+            return None
+        targets = {b.target for b in found[1] if b.kind == "import"}
+        if len(targets) == 1 and all(b.kind == "import" for b in found[1]):
+            return targets.pop()
+        if len(found[1]) == 1 and found[1][0].kind == "value":
+            return self._dotted(found[1][0].node, depth + 1)
+        return None
+
+    def value(self, node: ast.expr, depth: int = 0) -> ast.expr | FunctionNode:
+        """Follows names to the expression or function that they are bound to, as far as known."""
+        if isinstance(node, ast.Name) and depth < 8:
+            binding = self.binding(node)
+            if binding is None:
+                return node
+            if binding.kind == "function":
+                return binding.node  # type: ignore[return-value]
+            if binding.kind == "value":
+                return self.value(binding.node, depth + 1)  # type: ignore[arg-type]
+            if binding.kind == "unpack" and isinstance(binding.node, (ast.Tuple, ast.List)):
+                elements = binding.node.elts
+                if not any(isinstance(e, ast.Starred) for e in elements):
+                    return self.value(elements[binding.index], depth + 1)
+        return node
+
+    def imports(self) -> Iterator[tuple[ast.Import | ast.ImportFrom, str, str]]:
+        """(statement, local name, imported dotted name) for each import of the module scope."""
+        for name, bindings in self.module.bindings.items():
+            for b in bindings:
+                if b.kind == "import":
+                    yield b.node, name, b.target  # type: ignore[misc]
+
+    def names_bound_anywhere(self) -> set[str]:
+        """Every name that some scope binds: what new names must not collide with."""
+        return {name for scope in self.scopes.values() for name in scope.bindings}
