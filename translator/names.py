@@ -205,9 +205,51 @@ class Resolver:
         return self.module
 
     def binding(self, name: ast.Name) -> Binding | None:
-        """The single binding of a name, or None if it has none or several."""
-        found = self.scope_of(name).find(name.id)
-        return found[1][0] if found is not None and len(found[1]) == 1 else None
+        """The binding that a use of a name sees, or None if it has none or may see several."""
+        scope = self.scope_of(name)
+        found = scope.find(name.id)
+        if found is None:
+            return None
+        if len(found[1]) == 1:
+            return found[1][0]
+        return self._reaching(name, found[1]) if found[0] is scope else None
+
+    def _reaching(self, use: ast.AST, bindings: list[Binding]) -> Binding | None:
+        """The last binding before ``use``, if it is made on every path to it."""
+        blocks = self._enclosing(use)
+        placed = []
+        for b in bindings:
+            if b.node is None or b.kind == "parameter":
+                placed.append((0, 0, None if b.node is None else b))
+                continue
+            statement = self.statement_of(b.node)
+            place = (statement.lineno, statement.col_offset)
+            placed.append((*place, b if self.parents[statement] in blocks else None))
+        here = self.statement_of(use)
+        before = [p for p in placed if p[:2] < (here.lineno, here.col_offset)]
+        after_in_loop = any(
+            isinstance(block, (ast.For, ast.While)) and block.lineno <= line <= (block.end_lineno or 0)
+            for block in blocks
+            for line, _, _ in placed
+        )
+        return max(before, key=lambda p: p[:2])[2] if before and not after_in_loop else None
+
+    def _enclosing(self, node: ast.AST) -> set[ast.AST]:
+        """The nodes whose blocks hold ``node``."""
+        found = set()
+        current: ast.AST | None = node
+        while current is not None:
+            current = self.parents.get(current)
+            if current is not None:
+                found.add(current)
+        return found
+
+    def statement_of(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that holds ``node`` (``node`` itself for a statement)."""
+        current = node
+        while not isinstance(current, ast.stmt):
+            current = self.parents[current]
+        return current
 
     def qualified(self, node: ast.AST) -> str | None:
         """The canonical dotted name of an expression that ends at an import, else None."""
