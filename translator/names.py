@@ -224,25 +224,31 @@ class Resolver:
                 continue
             statement = self.statement_of(b.node)
             place = (statement.lineno, statement.col_offset)
-            placed.append((*place, b if self.parents[statement] in blocks else None))
+            placed.append((*place, b if self._block_of(statement) in blocks else None))
         here = self.statement_of(use)
         before = [p for p in placed if p[:2] < (here.lineno, here.col_offset)]
         after_in_loop = any(
-            isinstance(block, (ast.For, ast.While)) and block.lineno <= line <= (block.end_lineno or 0)
-            for block in blocks
+            isinstance(loop, (ast.For, ast.While)) and loop.lineno <= line <= (loop.end_lineno or 0)
+            for loop, _ in blocks
             for line, _, _ in placed
         )
         return max(before, key=lambda p: p[:2])[2] if before and not after_in_loop else None
 
-    def _enclosing(self, node: ast.AST) -> set[ast.AST]:
-        """The nodes whose blocks hold ``node``."""
+    def _enclosing(self, node: ast.AST) -> set[tuple[ast.AST, str]]:
+        """The blocks that hold ``node``: (statement, field), so that if and else differ."""
         found = set()
-        current: ast.AST | None = node
-        while current is not None:
-            current = self.parents.get(current)
-            if current is not None:
-                found.add(current)
+        current: ast.AST = self.statement_of(node)
+        while current in self.parents:
+            found.add(self._block_of(current))
+            current = self.parents[current]
         return found
+
+    def _block_of(self, statement: ast.AST) -> tuple[ast.AST, str]:
+        parent = self.parents[statement]
+        for field, value in ast.iter_fields(parent):
+            if isinstance(value, list) and statement in value:
+                return parent, field
+        return parent, ""
 
     def statement_of(self, node: ast.AST) -> ast.stmt:
         """The innermost statement that holds ``node`` (``node`` itself for a statement)."""

@@ -1,0 +1,192 @@
+"""The abstract values that the kernel model computes with.
+
+A value says what is known of an expression without running it: a scalar's static factors, an
+array's symbolic shape, whether it is a contiguous run of indices or a bounds mask.  Dimensions are
+source text (``block_size``), valid in the kernel's scope.
+
+Two facts are tracked because the port depends on them:
+
+* **Factors.** ``i * block_size + pad`` has the terms ``("block_size", "pad")``: any number that
+  divides every term divides the value.  They prove that vector accesses are aligned.
+* **Thin arrays.** An array with a dimension of extent 1 beside a real one (``x[:, None]``,
+  ``keepdims=True``) cannot be computed with at Warpgroup semantics.  The port keeps it at rank 1
+  and expands it where it meets a full tile; ``thin_axis`` is the real axis of such an array.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+UNKNOWN_FACTOR = "1"  # a term of which no divisor is known
+
+
+class Value:
+    """Any abstract value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Unknown(Value):
+    """Nothing is known; ``why`` helps the diagnosis."""
+
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scalar(Value):
+    """A number.
+
+    static: known at trace time (a Python number), so usable in shapes.
+    terms: divisors of the additive terms, see the module docstring.
+    text: an expression for it in the kernel's scope, "" if there is none.
+    """
+
+    static: bool = False
+    terms: tuple[str, ...] = (UNKNOWN_FACTOR,)
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShapeOf(Value):
+    """``ref.shape`` or ``array.shape``: ``dims`` None if the rank is unknown."""
+
+    base: str
+    dims: tuple[str, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class TupleValue(Value):
+    items: tuple[Value, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionValue(Value):
+    """A function of the source: ``node`` with what its enclosing call bound."""
+
+    node: object
+    env: dict[str, Value]
+    bound: dict[str, Value] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RefValue(Value):
+    """A kernel argument in GMEM. ``dims`` None: rank unknown; ``name`` is its source spelling."""
+
+    name: str
+    dims: tuple[str, ...] | None
+    output: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewValue(Value):
+    """``ref.at[...]``: an access not yet made."""
+
+    ref: RefValue
+    index: tuple["Index", ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceValue(Value):
+    """``pl.ds(start, size)``, ``a:b`` (``full`` for a bare ``:``)."""
+
+    start: Scalar
+    size: str
+    full: bool = False
+    stride: int | None = 1
+
+
+@dataclasses.dataclass(eq=False)
+class Tile:
+    """The layout variable of a family of register arrays: a union-find cell.
+
+    Arrays that meet in elementwise operations share a tile and so a layout.  A rank-1 array that
+    varies along ``axis`` of a rank-2 ``parent`` gets the parent's layout reduced to that axis.
+    """
+
+    rank: int | None
+    shape_text: str = ""
+    link: "Tile | None" = None
+    parent: "Tile | None" = None
+    axis: int = -1
+    conflict: bool = False
+    anchored: bool = False
+
+    def find(self) -> "Tile":
+        tile = self
+        while tile.link is not None:
+            tile = tile.link
+        return tile
+
+    def unify(self, other: "Tile") -> None:
+        a, b = self.find(), other.find()
+        if a is b:
+            return
+        b.link = a
+        a.shape_text = a.shape_text or b.shape_text
+        a.anchored = a.anchored or b.anchored
+        a.conflict = a.conflict or b.conflict
+        if a.rank is None:
+            a.rank = b.rank
+        if b.parent is not None:
+            a.vary(b.parent, b.axis)
+
+    def vary(self, parent: "Tile", axis: int) -> None:
+        """States that this rank-1 tile runs along ``axis`` of ``parent``."""
+        a, parent = self.find(), parent.find()
+        if a.parent is None:
+            a.parent, a.axis = parent, axis
+        elif a.axis != axis:
+            a.conflict = True
+        elif a.parent.find() is not parent:
+            a.parent.find().unify(parent)
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """How one dimension of a ref is indexed.
+
+    kind: ``slice`` (consecutive from ``start``), ``run`` (a vector of consecutive indices),
+        ``scalar``, ``full`` or ``gather`` (any index vector).
+    terms: divisors of the start.
+    size: extent, source text.
+    """
+
+    kind: str
+    terms: tuple[str, ...] = ()
+    size: str = ""
+    value: Value | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskTerm:
+    """One conjunct of a mask: ``index < bound`` along an axis counted from the last (0).
+
+    divisors None: the conjunct can cut anywhere along that axis.
+    """
+
+    axis_from_end: int
+    divisors: tuple[str, ...] | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Array(Value):
+    """A register array.
+
+    dims: its shape in the source, None if the rank is unknown.
+    tile: its layout variable.
+    run: divisors of the first element, if the array counts up by one along its real axis.
+    mask: conjuncts, for boolean arrays that are bounds tests; None if anything else.
+    thin_axis: the real axis of a thin array, else None.
+    kind: ``float``, ``int``, ``bool`` or "" (unknown).
+    """
+
+    dims: tuple[str, ...] | None
+    tile: Tile
+    run: tuple[str, ...] | None = None
+    mask: tuple[MaskTerm, ...] | None = None
+    thin_axis: int | None = None
+    kind: str = ""
+    axis_from_end: int = 0
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.dims is None else len(self.dims)
