@@ -36,11 +36,9 @@ import itertools
 import json
 import linecache
 import os
-import runpy
 import sys
 import sysconfig
 import threading
-import types
 
 _HOOKED = "jax._src.pallas.pallas_call"
 # Call-like equations whose body is a library function unless its debug info says otherwise.
@@ -86,7 +84,7 @@ class _Recorder:
 
         self._out_dir = out_dir
         self._start_dir = os.getcwd()
-        self._library = _library_paths(jax)
+        self._is_library = _library_test(jax)
         self._written = set()
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -107,17 +105,14 @@ class _Recorder:
         """Stands for ``_pallas_call``: notes the place, returns the function to be called."""
         site = self._describe_call(kernel, kwargs)
         native = make(kernel, out_shape, **kwargs)
-        if kwargs.get("interpret") or kwargs.get("mesh") is not None:
-            chosen = lambda args: native
-        else:
-            interpreted = make(kernel, out_shape, **{**kwargs, "interpret": True})
-            chosen = lambda args: self._runnable(native, interpreted, out_shape, site, args)
+        interpreted = make(kernel, out_shape, **{**kwargs, "interpret": True})
+        as_written = bool(kwargs.get("interpret")) or kwargs.get("mesh") is not None
 
         def call(*args):
-            run = chosen(args)
             outer = getattr(self._local, "site", None)
             self._local.site = site
             try:
+                run = native if as_written else self._runnable(native, interpreted, site, args)
                 return run(*args)
             finally:
                 self._local.site = outer
@@ -142,7 +137,7 @@ class _Recorder:
 
     # -- what the user's program computes with
 
-    def _runnable(self, native, interpreted, out_shape, site, args):
+    def _runnable(self, native, interpreted, site, args):
         """The function that stands in for the kernel on this machine."""
         import jax
 
@@ -151,28 +146,32 @@ class _Recorder:
         leaves, tree = jax.tree.flatten(args)
         avals = [jax.ShapeDtypeStruct(jax.typeof(x).shape, jax.typeof(x).dtype) for x in leaves]
         key = (tree, tuple((a.shape, str(a.dtype)) for a in avals))
-        works = site.setdefault("works", {})
-        if key not in works:
-            # Trace errors are the user's own and must be raised where the user calls; what only
+        failures = site["failures"]
+        if key not in failures:
+            # Errors while tracing are the user's own and surface in the user's call. What only
             # shows when interpret mode lowers the kernel is a limit of interpret mode.
             traced = jax.jit(interpreted).trace(*jax.tree.unflatten(tree, avals))
-            try:
-                traced.lower()
-                works[key] = True
-            except Exception as error:
-                works[key] = False
-                text = (str(error).splitlines() or [""])[0]
-                self._write({"note": f"{site['file']}:{site['line']}: {site['kernel']} could not be "
-                                     f"interpreted ({type(error).__name__}: {text}); its result "
-                                     "was replaced by zeros"})
-        if works[key]:
+            failures[key] = self._interpret_failure(traced)
+            if failures[key]:
+                self._write({"note": f"{site['file']}:{site['line']}: {site['kernel']} cannot be "
+                                     f"interpreted ({failures[key]}); its result was replaced by "
+                                     "zeros"})
+        if not failures[key]:
             return interpreted
 
         def zeros(*args):
-            interpreted_shape = jax.eval_shape(interpreted, *args)  # traces: this is what records
-            return jax.tree.map(lambda s: jax.numpy.zeros(s.shape, s.dtype), interpreted_shape)
+            shapes = jax.eval_shape(interpreted, *args)
+            return jax.tree.map(lambda s: jax.numpy.zeros(s.shape, s.dtype), shapes)
 
         return zeros
+
+    def _interpret_failure(self, traced):
+        """Why a traced call cannot be interpreted, in one line; "" if it can."""
+        try:
+            traced.lower()
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+        return ""
 
     # -- descriptions
 
@@ -180,13 +179,14 @@ class _Recorder:
         function, statics = _bound_arguments(kernel)
         code = getattr(function, "__code__", None)
         params = kwargs.get("compiler_params")
-        place = self._place(*_caller(self._library))
+        place = self._place(*_caller(self._is_library))
         return {
             **place,
             "kernel": getattr(function, "__name__", type(function).__name__),
             "kernel_file": self._path(code.co_filename) if code else "",
             "kernel_line": _definition_line(code) if code else 0,
             "code": (code.co_filename, code.co_qualname) if code else None,
+            "failures": {},
             "statics": statics,
             "backend": _backend(params),
             "compiler_params": _fields(params),
@@ -204,7 +204,7 @@ class _Recorder:
             }
             for m in mapping.block_mappings
         ]
-        public = {k: v for k, v in site.items() if k not in ("code", "works")}
+        public = {k: v for k, v in site.items() if k not in ("code", "failures")}
         return {
             "source": params["jaxpr"].debug_info.func_src_info,
             "site": {
@@ -278,9 +278,6 @@ class _Recorder:
 
     # -- files
 
-    def _is_library(self, filename):
-        return filename.startswith(self._library) or filename.startswith("<frozen")
-
     def _path(self, filename):
         if filename.startswith("<"):
             return filename
@@ -299,20 +296,187 @@ class _Recorder:
 _NOWHERE = {"file": "", "line": 0, "column": 0, "end_line": 0, "end_column": 0}
 
 
-def _library_paths(jax):
-    """Prefixes of files that are not the user's. JAX's public ``experimental`` folder is: it holds
-    kernels (``pallas/ops``) that people port, and no machinery."""
+def _library_test(jax):
+    """A function of a file name: is this code of JAX, of the standard library or of the recorder?
+
+    JAX's public ``experimental`` folder is not: it holds kernels (``pallas/ops``) that people
+    port, and no machinery.
+    """
     root = os.path.dirname(jax.__file__)
-    found = [os.path.join(root, "_src") + os.sep, os.path.join(root, "interpreters") + os.sep]
-    found += [sysconfig.get_path("stdlib") + os.sep, __file__]
+    folders = [os.path.join(root, "_src") + os.sep, os.path.join(root, "interpreters") + os.sep]
     for name in ("numpy", "jaxlib"):
         spec = importlib.util.find_spec(name)
         if spec and spec.origin:
-            found.append(os.path.dirname(spec.origin) + os.sep)
-    # Site-packages usually lies inside the standard library's folder: the user's tree may be there.
-    site = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep})
-    return _Prefixes(tuple(found), site)
+            folders.append(os.path.dirname(spec.origin) + os.sep)
+    standard = sysconfig.get_path("stdlib") + os.sep
+    # Usually a folder of the standard library's: what is installed there may be the user's.
+    installed = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
+
+    @functools.cache
+    def is_library(filename):
+        if filename.startswith("<frozen") or filename == __file__:
+            return True
+        if filename.startswith(tuple(folders)):
+            return True
+        return filename.startswith(standard) and not filename.startswith(installed)
+
+    return is_library
 
 
-class _Prefixes:
-    """A set of path prefixes with exceptions, asked through ``startswith`` by ``_is_library``."""
+def _caller(is_library):
+    """Code and place (line, column, end line, end column) of the innermost frame of the user's."""
+    frame = sys._getframe(1)
+    while frame.f_back and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    positions = frame.f_code.co_positions()
+    line, end_line, column, end_column = next(
+        itertools.islice(positions, frame.f_lasti // 2, None)
+    )
+    line = line or frame.f_lineno
+    return frame.f_code, line, column or 0, end_line or line, end_column or 0
+
+
+def _characters(file, line, column):
+    """A column counted in UTF-8 bytes, as Python's code objects do, counted in characters."""
+    text = linecache.getline(file, line)
+    return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
+
+
+def _bound_arguments(kernel):
+    """The function below partials and wrappers, and the scalars bound to it on the way."""
+    statics = {}
+    while True:
+        if isinstance(kernel, functools.partial):
+            names = _parameter_names(kernel.func)
+            bound = {**dict(zip(names, kernel.args)), **kernel.keywords}
+            statics = {**{k: v for k, v in bound.items() if _is_scalar(v)}, **statics}
+            kernel = kernel.func
+        elif hasattr(kernel, "__wrapped__"):
+            kernel = kernel.__wrapped__
+        else:
+            break
+    code = getattr(kernel, "__code__", None)
+    for name, cell in zip(code.co_freevars if code else (), kernel.__closure__ or ()):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # a name that its function has not assigned yet
+            continue
+        if _is_scalar(value):
+            statics.setdefault(name, value)
+    return kernel, statics
+
+
+def _parameter_names(function):
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _is_scalar(value):
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _definition_line(code):
+    """The line of ``def`` (``co_firstlineno`` is that of the first decorator) or of the lambda."""
+    for line in range(code.co_firstlineno, code.co_firstlineno + 100):
+        if linecache.getline(code.co_filename, line).lstrip().startswith(("def ", "async def ")):
+            return line if code.co_name != "<lambda>" else code.co_firstlineno
+    return code.co_firstlineno
+
+
+def _backend(params):
+    if params is None:
+        return "unstated"
+    if isinstance(params, dict):  # the era of dict(triton=dict(...))
+        return next(iter(params), "unstated")
+    module = type(params).__module__
+    for name in ("triton", "mosaic_gpu"):
+        if name in module:
+            return name
+    return "mosaic_tpu"
+
+
+def _fields(params):
+    if params is None:
+        return {}
+    items = params.items() if isinstance(params, dict) else vars(params).items()
+    return {k: _plain(v) for k, v in items}
+
+
+def _bodies(params):
+    """The jaxprs among an equation's parameters."""
+    found = []
+    for value in params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            body = getattr(item, "jaxpr", item)
+            if hasattr(body, "eqns"):
+                found.append(body)
+    return found
+
+
+def _holds_jaxpr(value):
+    return bool(_bodies({"": value})) or callable(value)
+
+
+def _defined_in(jaxpr):
+    return getattr(jaxpr.debug_info, "func_filename", None) or ""
+
+
+def _aval(aval):
+    inner = getattr(aval, "inner_aval", aval)
+    shape = getattr(inner, "shape", ())
+    dtype = getattr(inner, "dtype", None)
+    return {
+        "shape": [_dim(d) for d in shape],
+        "dtype": str(dtype if dtype is not None else type(aval).__name__),
+        "ref": inner is not aval,
+    }
+
+
+def _dim(dim):
+    return dim if isinstance(dim, int) else None
+
+
+def _plain(value):
+    """A value as JSON can hold it; what it cannot hold, as text."""
+    if _is_scalar(value):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    name = getattr(value, "name", None)  # enums and dtypes by name
+    return name if isinstance(name, str) else str(value)[:200]
+
+
+def _import_file(path):
+    """The module that ``path`` holds, imported below its package, so that relative imports work."""
+    path = os.path.realpath(path)
+    folder, name = os.path.dirname(path), os.path.splitext(os.path.basename(path))[0]
+    while os.path.exists(os.path.join(folder, "__init__.py")):
+        folder, name = os.path.dirname(folder), f"{os.path.basename(folder)}.{name}"
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(name)
+
+
+def run_example(example, kernel_file):
+    """Runs ``FILE:FUNCTION`` and what its result asks for (see ``record.record_example``)."""
+    path, _, name = example.rpartition(":")
+    module = _import_file(path)
+    target = _import_file(kernel_file)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise SystemExit(f"{path} has no function {name}")
+    result = function()
+    if isinstance(result, tuple):
+        result = {"run": result}
+    for entry, args in (result if isinstance(result, dict) else {}).items():
+        call = getattr(target, entry, None) or getattr(module, entry, None)
+        if not callable(call):
+            raise SystemExit(f"{name}() returned arguments for {entry}(), which "
+                             f"{kernel_file} does not define")
+        call(*args)
+
+
+if __name__ == "__main__":
+    run_example(*sys.argv[1:])
