@@ -8,9 +8,9 @@ Three rules follow from where facts come from.
 * One run shows one case. A site may therefore hold several recordings, and a port must stay right
   for all of them; ``Facts.disagreements`` lists what differed, so that the plan treats exactly that
   as a variable and nothing seen once as a law.
-* Equations keep their *place*: file, line and column of the source expression, counted as ``ast``
-  and libcst count (lines from 1, columns from 0, in characters; the end is exclusive), so that
-  an equation can be looked up by the syntax node it came from, and a node by its equations.
+* Equations keep their *place*: file, line and column of the source expression, counted as ``ast`` counts
+  (lines from 1, columns from 0 in UTF-8 bytes, the end exclusive), so that an equation can be
+  looked up by the syntax node it came from, and a node by its equations.
 * Facts travel between processes as JSON (``to_json``/``from_json``): the user's program runs in a
   child, so this module imports neither JAX nor anything that does.
 """
@@ -42,7 +42,7 @@ class Aval:
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A source expression: lines from 1, columns from 0 in characters, the end exclusive."""
+    """A source expression: lines from 1, columns from 0 in UTF-8 bytes, the end exclusive."""
 
     file: str
     line: int

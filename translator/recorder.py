@@ -267,13 +267,12 @@ class _Recorder:
         return places[:1] + [p for p in outer if p not in places[:1]]
 
     def _place(self, code, line, column, end_line, end_column):
-        file = self._path(code.co_filename)
         return {
-            "file": file,
+            "file": self._path(code.co_filename),
             "line": line,
-            "column": _characters(file, line, column),
+            "column": column,
             "end_line": end_line,
-            "end_column": _characters(file, end_line, end_column),
+            "end_column": end_column,
         }
 
     # -- files
@@ -334,12 +333,6 @@ def _caller(is_library):
     )
     line = line or frame.f_lineno
     return frame.f_code, line, column or 0, end_line or line, end_column or 0
-
-
-def _characters(file, line, column):
-    """A column counted in UTF-8 bytes, as Python's code objects do, counted in characters."""
-    text = linecache.getline(file, line)
-    return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
 
 
 def _bound_arguments(kernel):
