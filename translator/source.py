@@ -70,6 +70,13 @@ class Source:
         except UnicodeEncodeError as error:
             raise InputError(f"{self.filename}: cannot be written as {self.encoding}: {error.reason}") from None
 
+    def tree(self) -> ast.Module:
+        """The module as Python's own tree. Raises InputError with the place of a syntax error."""
+        try:
+            return _ast(self.text)
+        except (SyntaxError, ValueError) as error:
+            raise InputError(f"{self.filename}:{_place_and_reason(error)}") from None
+
     def parse(self) -> cst.Module:
         """The module as LibCST's tree. Raises InputError with the place of a syntax error."""
         import libcst
@@ -77,7 +84,9 @@ class Source:
         try:
             module = libcst.parse_module(self.text)
         except libcst.ParserSyntaxError as error:
-            raise InputError(f"{self.filename}:{_syntax_error(self.text, error)}") from None
+            self.tree()  # Python words its syntax errors better, if it refuses the text as well
+            reason = error.message.strip().splitlines()[0]
+            raise InputError(f"{self.filename}:{error.raw_line}:{error.raw_column + 1}: {reason}") from None
         if module.code != self.text:
             raise InputError(f"{self.filename}: its white space cannot be kept exactly; convert its line ends to LF or CRLF")
         return module
@@ -87,7 +96,7 @@ class Source:
         if name not in self.text:
             return False
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        return any(isinstance(node, functions) and node.name == name for node in _ast(self.text).body)
+        return any(isinstance(node, functions) and node.name == name for node in self.tree().body)
 
 
 def read(filename: str) -> Source:
@@ -183,13 +192,7 @@ def _ast(text: str) -> ast.Module:
         return ast.parse(text)
 
 
-def _syntax_error(text: str, error: cst.ParserSyntaxError) -> str:
-    """``line:column: what``, in Python's own words where Python refuses the text as well."""
-    try:
-        _ast(text)
-    except SyntaxError as python:
-        return f"{python.lineno or 1}:{max(python.offset or 1, 1)}: {python.msg}"
-    except ValueError as python:
-        return f"1:1: {python}"
-    reason = error.message.strip().splitlines()[0]
-    return f"{error.raw_line}:{error.raw_column + 1}: {reason}"
+def _place_and_reason(error: SyntaxError | ValueError) -> str:
+    """``line:column: reason``; a NUL in the text is a ValueError or has no place."""
+    line, column = getattr(error, "lineno", None), getattr(error, "offset", None)
+    return f"{line or 1}:{max(column or 1, 1)}: {getattr(error, 'msg', error)}"
