@@ -342,7 +342,7 @@ def verify(file: _File, to: _To, example: _Example) -> None:
 
     rungs = verify_file(file, to, example)
     for rung in rungs:
-        _print(f"{rung.name:<10} {rung.status:<8} {rung.detail}\n".encode())
+        _print(f"{rung.render()}\n".encode())
     raise typer.Exit(KEPT if any(rung.status == "failed" for rung in rungs) else DONE)
 
 
@@ -362,10 +362,11 @@ def explain(code: Annotated[str, typer.Argument(metavar="CODE", show_default=Fal
     from .translator.diagnostics import CODES
 
     texts = {rule.code: f"{rule.title}\n\n{rule.doc}" for rule in RULES}
-    texts |= {known.code: f"{known.title}\n\n{known.explanation}" for known in CODES.values()}
+    texts |= {kind.code: f"{kind.title}\n\n{kind.explanation}" for kind in CODES.values()}
     text = texts.get(code.upper())
     if text is None:
-        raise InputError(f"pallas-port: no rule or diagnosis {code}; there are {' '.join(sorted(texts))}")
+        known = " ".join(sorted(texts))
+        raise InputError(f"pallas-port: no rule or diagnosis {code}; there are {known}")
     _print(f"{code.upper()}: {text.strip()}\n".encode())
 
 

@@ -1,4 +1,5 @@
-# Sourced by ./demo and ./test: finds a Python and prepares virtual environments in the repository.
+# Sourced by ./demo and ./test, which have set -eu and the repository as current folder: finds a
+# Python and prepares virtual environments in the repository.
 #
 # An environment holds pallas-port in editable mode with its test extra and, on Linux, what offline
 # compilation for a GPU needs. It is used as it is while its stamp file agrees with pyproject.toml
@@ -39,7 +40,8 @@ prepare() {
     "$python" -m venv --clear "$venv"
   fi
   echo "Installing packages into $venv (the first time takes minutes)." >&2
-  pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
+  # Twice quiet: errors only, no warnings about the caches and indexes of this machine.
+  pip="$venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check"
   $pip --editable '.[test]' "$2"
   if [ "$(uname -s)" = Linux ]; then
     # The extra `compile` without the rest of CUDA, see pyproject.toml.
