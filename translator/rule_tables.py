@@ -41,7 +41,7 @@ NO_LAYOUT_INFERENCE: dict[str, str] = {
 PARTIAL_LAYOUT_INFERENCE: dict[str, str] = {
     "rem": "floating-point operands fail",
     "not": "boolean operands fail",
-    "select_n": "more than two cases, or a scalar condition with array cases, fail",
+    "select_n": "a scalar condition on arrays, or three cases, fail",
     "reduce_prod": "no register reduction by multiplication exists",
 }
 
