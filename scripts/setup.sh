@@ -9,7 +9,7 @@
 # not every dependency supports them.
 find_python() {
   for candidate in python3 python3.12 python3.13 python3.14 \
-    "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.*/bin/python3 \
+    "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/3.*/bin/python3 \
     "$(uv python find '>=3.12' 2>/dev/null || true)"; do
     [ -n "$candidate" ] || continue
     "$candidate" - 2>/dev/null <<'PYTHON' && return
