@@ -84,19 +84,15 @@ def as_table(result: PortResult) -> Table:
     from rich.text import Text
 
     table = Table(title=Text(summary(result)), title_justify="left", show_lines=True)
-    for heading in ("line", "kernel", "status", "rules"):
-        table.add_column(heading)
-    table.add_column("plan and diagnoses", ratio=1)
+    table.add_column("call", max_width=28, overflow="fold")
+    table.add_column("rules, plan, diagnoses", ratio=1, overflow="fold")
     styles = {"ported": "green", "kept": "red", "not-triton": "dim"}
     for site in result.sites:
+        call = Text(f"{site.kernel}\nline {site.line}\n")
+        rules = [" ".join(site.rules)] if site.rules else []
         findings = [finding.render(result.filename) for finding in sorted(site.diagnostics)]
-        table.add_row(
-            str(site.line),
-            Text(site.kernel),
-            Text(site.status, styles[site.status]),
-            " ".join(site.rules),
-            Text("\n".join([*site.plan, *findings])),
-        )
+        what = Text("\n".join([*rules, *site.plan, *findings]))
+        table.add_row(call.append(site.status, styles[site.status]), what)
     return table
 
 
