@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from . import source as source_files
 from .evident import evident_primitives, helpers_of
-from .facts import Facts, SiteFacts
+from .facts import Aval, Facts, SiteFacts
 from .names import PALLAS, FunctionNode, Resolver
 from .result import Options, PortResult, Target
-from .rule_tables import NO_LAYOUT_INFERENCE, Tables, load_tables
+from .rule_tables import NO_LAYOUT_INFERENCE, PARTIAL_SUPPORT, Tables, load_tables
 from .sites import CallSite, find_sites
 from .source import Source
 
@@ -46,15 +46,15 @@ class Mark:
     """One primitive of a line.
 
     triton: the Triton backend has a rule. mosaic: by semantics, whether Mosaic GPU has one.
-    lowers: Mosaic GPU lowers it at Warpgroup semantics, which takes more than a rule.
-    caveat: for which operands that does not hold, or why it fails with a rule; "" if neither.
+    failure: why Mosaic GPU does not lower it at Warpgroup semantics, which takes more than a rule;
+        "" if it does, or, where ``operands_known`` is False, does for some operands.
     """
 
     primitive: str
     triton: bool
     mosaic: Mapping[str, bool]
-    lowers: bool
-    caveat: str = ""
+    failure: str
+    operands_known: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class LineCheck:
 
     @property
     def fails(self) -> bool:
-        return not all(mark.lowers for mark in self.marks)
+        return any(mark.failure for mark in self.marks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,8 +191,13 @@ def _check_kernel(source: Source, resolver: Resolver, sites: list[CallSite],
         found = _evident_primitives(resolver, first)
     texts = source.text.splitlines()
     lines = tuple(
-        LineCheck(line, texts[line - 1].strip(), tuple(mark(p, tables) for p in names), action(line))
-        for line, names in sorted(found.items())
+        LineCheck(
+            line,
+            texts[line - 1].strip(),
+            tuple(_mark(p, uses, tables) for p, uses in primitives.items()),
+            action(line),
+        )
+        for line, primitives in sorted(found.items())
     )
     return KernelCheck(
         first.kernel_name,
@@ -204,38 +209,42 @@ def _check_kernel(source: Source, resolver: Resolver, sites: list[CallSite],
     )
 
 
-def mark(primitive: str, tables: Tables) -> Mark:
-    """One primitive against the tables."""
-    caveat = tables.caveat(primitive) if tables.mosaic_has_rule(primitive) else ""
+# Line -> primitive -> the operands of its equations there; [] where no recording tells.
+Primitives = dict[int, dict[str, list[tuple[Aval, ...]]]]
+
+
+def _mark(primitive: str, uses: list[tuple[Aval, ...]], tables: Tables) -> Mark:
+    """One primitive against the tables: it fails if any of its uses does."""
+    failures = (tables.mosaic_failure(primitive, operands) for operands in uses or [None])
     return Mark(
         primitive,
         tables.triton_supports(primitive),
         {name: tables.mosaic_has_rule(primitive, name) for name in tables.mosaic},
-        tables.mosaic_supports(primitive),
-        caveat,
+        next(filter(None, failures), ""),
+        bool(uses),
     )
 
 
-def _recorded_primitives(source: Source, recorded: Iterable[SiteFacts]) -> dict[int, list[str]]:
+def _recorded_primitives(source: Source, recorded: Iterable[SiteFacts]) -> Primitives:
     """Primitives by line of this file; those of a helper elsewhere count where it is called."""
-    found: dict[int, list[str]] = {}
+    found: Primitives = {}
     for facts in recorded:
         for eqn in facts.equations:
             span = eqn.span_in(source.filename)
-            if span is not None and eqn.primitive not in found.setdefault(span.line, []):
-                found[span.line].append(eqn.primitive)
+            if span is not None:
+                uses = found.setdefault(span.line, {}).setdefault(eqn.primitive, [])
+                uses.append(eqn.in_avals)
     return found
 
 
-def _evident_primitives(resolver: Resolver, site: CallSite) -> dict[int, list[str]]:
+def _evident_primitives(resolver: Resolver, site: CallSite) -> Primitives:
     if site.kernel is None:
         return {}
-    found: dict[int, list[str]] = {}
+    found: Primitives = {}
     static = frozenset(site.bound)
     for function in (site.kernel, *helpers_of(site.kernel, resolver)):
         for item in evident_primitives(function, resolver, static):
-            if item.primitive not in found.setdefault(item.line, []):
-                found[item.line].append(item.primitive)
+            found.setdefault(item.line, {}).setdefault(item.primitive, [])
     return found
 
 
@@ -279,10 +288,9 @@ def as_text(check: Check) -> str:
             out.append(f"{row.line:>6}  {row.text}{tail}")
             for m in row.marks:
                 cells = "  ".join(f"{cell:<6}" for cell in _cells(m))
-                flag = f"  {m.caveat}" if m.caveat else ""
-                sign = " " if m.lowers else "!"
-                out.append(f"{sign:>6}  {m.primitive:<{width}}  {cells}{flag}".rstrip())
-        out.append(_verdict(kernel))
+                sign = "!" if m.failure else " "
+                out.append(f"{sign:>6}  {m.primitive:<{width}}  {cells}  {_reason(m)}".rstrip())
+        out += [f"  {line}" for line in _closing(kernel)]
     return "\n".join(out) + "\n"
 
 
@@ -294,14 +302,14 @@ def as_table(check: Check) -> list[Table]:
     tables = []
     for kernel in check.kernels:
         calls = [f"call, line {line}: {reason}" for line, reason in kernel.call_failures]
-        caption = "\n".join([*calls, _verdict(kernel).strip()])
+        caption = "\n".join([*calls, *_closing(kernel)])
         table = Table(title=escape(_kernel_heading(kernel)), caption=escape(caption))
         for title in ("line", "source", "primitive", *(t for t, _ in _COLUMNS), "port"):
             table.add_column(title, overflow="fold")
         for row in kernel.lines:
             for i, m in enumerate(row.marks):
-                style = "" if m.lowers else "red"
-                note = escape("; ".join(filter(None, (row.action if not i else "", m.caveat))))
+                style = "red" if m.failure else ""
+                note = escape("; ".join(filter(None, (row.action if not i else "", _reason(m)))))
                 table.add_row(str(row.line) if not i else "", escape(row.text) if not i else "",
                               m.primitive, *_cells(m), note, style=style)
         tables.append(table)
@@ -333,10 +341,22 @@ def _kernel_heading(kernel: KernelCheck) -> str:
     return f"{kernel.name} (line {kernel.line}), called at line {calls}; primitives {how}"
 
 
-def _verdict(kernel: KernelCheck) -> str:
+def _closing(kernel: KernelCheck) -> list[str]:
+    """Footnotes and the verdict."""
     body, calls = len(kernel.body_failures), len(kernel.call_failures)
-    return (f"  body: {body} of {len(kernel.lines)} lines fail on Mosaic GPU as they stand; "
-            f"call: {calls} failure{'' if calls == 1 else 's'}")
+    unsure = {m.primitive for row in kernel.lines for m in row.marks if _is_unsure(m)}
+    notes = [f"* {primitive}: {PARTIAL_SUPPORT[primitive]}" for primitive in sorted(unsure)]
+    return [*notes, f"body: {body} of {len(kernel.lines)} lines fail on Mosaic GPU as they stand; "
+                    f"call: {calls} failure{'' if calls == 1 else 's'}"]
+
+
+def _is_unsure(m: Mark) -> bool:
+    return not m.failure and not m.operands_known and m.primitive in PARTIAL_SUPPORT
+
+
+def _reason(m: Mark) -> str:
+    """Why a primitive fails, where the columns do not say it."""
+    return m.failure if m.mosaic.get("Warpgroup/Warpgroup") else ""
 
 
 def _cells(m: Mark) -> tuple[str, ...]:
@@ -345,9 +365,10 @@ def _cells(m: Mark) -> tuple[str, ...]:
             return "yes" if m.triton else "-"
         if not m.mosaic.get(semantics):
             return "-"
-        layouts = semantics.startswith("Warpgroup/")
-        if layouts and m.primitive in NO_LAYOUT_INFERENCE:
-            return "no"
-        return "yes*" if layouts and m.caveat else "yes"
+        if semantics.startswith("Warpgroup/"):
+            if m.failure or m.primitive in NO_LAYOUT_INFERENCE:
+                return "no"
+            return "yes*" if _is_unsure(m) else "yes"
+        return "yes"
 
     return tuple(cell(semantics) for _, semantics in _COLUMNS)

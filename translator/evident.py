@@ -81,7 +81,7 @@ class _Reader:
     def read(self) -> Iterator[Evident]:
         for node in self._body():
             for primitive in self._of(node):
-                yield Evident(node.lineno, node.col_offset, primitive)
+                yield Evident(*_place(node), primitive)
 
     def _body(self) -> Iterator[ast.AST]:
         body = self._kernel.body if isinstance(self._kernel.body, list) else [self._kernel.body]
@@ -95,7 +95,7 @@ class _Reader:
             case ast.Call():
                 return self._of_call(node)
             case ast.Attribute(ctx=ast.Load()) if self._is_traced(node.value):
-                return self._look_up(f".{node.attr}")
+                return frozenset() if self._is_called(node) else self._look_up(f".{node.attr}")
             case ast.BinOp() if self._is_traced(node.left) or self._is_traced(node.right):
                 return self._of_operator(node.op, node.right)
             case ast.AugAssign() if self._is_traced(node.target) or self._is_traced(node.value):
@@ -115,6 +115,8 @@ class _Reader:
 
     def _of_call(self, node: ast.Call) -> frozenset[str]:
         name = self._resolver.qualified(node.func)
+        if name == "jax.lax.fori_loop" and any(map(self._is_traced, node.args[:2])):
+            return frozenset({"while", "lt", "add"})  # a bound that only the kernel knows
         if name is not None:
             return self._look_up(name)
         if isinstance(node.func, ast.Attribute) and self._is_traced(node.func.value):
@@ -140,6 +142,10 @@ class _Reader:
         return (found or frozenset()) | wrappers_of(name)
 
     # -- what is traced
+
+    def _is_called(self, node: ast.AST) -> bool:
+        parent = self._resolver.parents.get(node)
+        return isinstance(parent, ast.Call) and parent.func is node
 
     def _is_ref(self, node: ast.AST) -> bool:
         return (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)
@@ -170,12 +176,21 @@ class _Reader:
         while before != len(self._traced):
             before = len(self._traced)
             for node in self._body():
-                if isinstance(node, ast.Assign) and self._is_traced(node.value):
+                if isinstance(node, ast.Assign):
                     for target in node.targets:
-                        self._mark(target)
+                        self._assign(target, node.value)
                 elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
                     if node.value is not None and self._is_traced(node.value):
                         self._mark(node.target)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        """Element by element where both sides are displays of one length."""
+        if (isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+                and len(target.elts) == len(value.elts)):
+            for one, its_value in zip(target.elts, value.elts):
+                self._assign(one, its_value)
+        elif self._is_traced(value):
+            self._mark(target)
 
     def _mark(self, target: ast.AST) -> None:
         if isinstance(target, ast.Name):
@@ -183,6 +198,15 @@ class _Reader:
         elif isinstance(target, (ast.Tuple, ast.List, ast.Starred)):
             for child in ast.iter_child_nodes(target):
                 self._mark(child)
+
+
+def _place(node: ast.AST) -> tuple[int, int]:
+    """Where Python, and so a recording, sees a call: a method call that is spread over lines is
+    at the method's name."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if isinstance(function, ast.Attribute) and function.end_lineno != function.value.lineno:
+        return function.end_lineno, function.end_col_offset - len(function.attr)
+    return node.lineno, node.col_offset
 
 
 def _adds_axis(node: ast.Subscript) -> bool:

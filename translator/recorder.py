@@ -23,10 +23,12 @@ Private JAX API, all of it in this file (works on 0.11.2 and 0.12.0.1)
     ``compiler_params``. ``eqn.source_info.traceback.raw_frames()`` and
     ``Traceback.code_addr2location``: the place of an equation. The public ``user_frames`` hides
     files inside the jax package, among them the kernels that JAX itself ships.
+    ``source_info_util._source_info_context``: see ``_own_places``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
@@ -112,8 +114,9 @@ class _Recorder:
             outer = getattr(self._local, "site", None)
             self._local.site = site
             try:
-                run = native if as_written else self._runnable(native, interpreted, site, args)
-                return run(*args)
+                with _own_places():
+                    run = native if as_written else self._runnable(native, interpreted, site, args)
+                    return run(*args)
             finally:
                 self._local.site = outer
 
@@ -238,7 +241,7 @@ class _Recorder:
                 "out_avals": [_aval(v.aval) for v in eqn.outvars],
                 "within": list(within),
                 "callers": places[1:],
-                "params": {k: _plain(v) for k, v in eqn.params.items() if not _holds_jaxpr(v)},
+                "params": {k: _plain(v) for k, v in eqn.params.items() if _is_telling(k, v)},
             }
             for body in _bodies(eqn.params):
                 inner = (*within, name)
@@ -320,6 +323,21 @@ def _library_test(jax):
         return filename.startswith(standard) and not filename.startswith(installed)
 
     return is_library
+
+
+@contextlib.contextmanager
+def _own_places():
+    """Equations traced inside get their own places. A backward pass runs with the place of the
+    forward call set for all of its equations, which would hide the lines of its kernel."""
+    from jax._src import source_info_util
+
+    holder = source_info_util._source_info_context
+    before = holder.context
+    holder.context = before.__class__(None, before.name_stack)
+    try:
+        yield
+    finally:
+        holder.context = before
 
 
 def _caller(is_library):
@@ -408,8 +426,9 @@ def _bodies(params):
     return found
 
 
-def _holds_jaxpr(value):
-    return bool(_bodies({"": value})) or callable(value)
+def _is_telling(name, value):
+    """Whether an equation's parameter says something once it is text: no jaxprs, no tree shapes."""
+    return not (_bodies({name: value}) or callable(value) or name.endswith("tree"))
 
 
 def _defined_in(jaxpr):

@@ -11,7 +11,7 @@ which a static port cannot spend; it gets the snapshot of the installed version 
 Mosaic GPU has one table per pair of lowering semantics and thread level; kernels run with
 ``Warpgroup/Warpgroup`` unless they ask for something else. There a rule is not enough: it emits
 MLIR operations whose register layouts must be inferred afterwards, and for a few of them no
-inference exists. ``NO_LAYOUT_INFERENCE`` and ``PARTIAL_LAYOUT_INFERENCE`` hold what was found by
+inference exists. ``NO_LAYOUT_INFERENCE`` and ``PARTIAL_SUPPORT`` hold what was found by
 lowering each elementwise primitive alone; the tests repeat that against the installed JAX.
 """
 
@@ -23,7 +23,8 @@ import functools
 import importlib.metadata
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from packaging.version import Version
 
@@ -37,13 +38,24 @@ NO_LAYOUT_INFERENCE: dict[str, str] = {
     "erf": "math.erf has no layout inference",
     "atan2": "math.atan2 has no layout inference",
 }
-# The same, but only for some operands.
-PARTIAL_LAYOUT_INFERENCE: dict[str, str] = {
+# Lowering succeeds, but not for all operands (``Tables.mosaic_failure`` decides on known ones).
+PARTIAL_SUPPORT: dict[str, str] = {
     "rem": "floating-point operands fail",
     "not": "boolean operands fail",
-    "select_n": "a scalar condition on arrays, or three cases, fail",
-    "reduce_prod": "no register reduction by multiplication exists",
+    "max": "boolean operands fail",
+    "min": "boolean operands fail",
+    "select_n": "three cases, or a scalar condition on arrays, fail",
 }
+
+
+class Operand(Protocol):
+    """What is asked of an operand: ``facts.Aval`` has it."""
+
+    @property
+    def shape(self) -> tuple[int | None, ...]: ...
+
+    @property
+    def dtype(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +81,7 @@ class Tables:
         return primitive in self.mosaic.get(semantics, frozenset())
 
     def mosaic_supports(self, primitive: str, semantics: str = DEFAULT_SEMANTICS) -> bool:
-        """Whether the primitive lowers for some operands; ``caveat`` says for which it may not."""
+        """Whether the primitive lowers, at least for some operands (``PARTIAL_SUPPORT``)."""
         if semantics.startswith("Warpgroup/") and primitive in NO_LAYOUT_INFERENCE:
             return False
         return self.mosaic_has_rule(primitive, semantics)
@@ -78,13 +90,30 @@ class Tables:
         """All semantics that have a rule for the primitive."""
         return tuple(name for name in self.mosaic if self.mosaic_has_rule(primitive, name))
 
-    def caveat(self, primitive: str) -> str:
-        """What a rule alone does not tell about the primitive at Warpgroup semantics; or ""."""
-        return NO_LAYOUT_INFERENCE.get(primitive) or PARTIAL_LAYOUT_INFERENCE.get(primitive, "")
+    def mosaic_failure(self, primitive: str, operands: Sequence[Operand] | None = None) -> str:
+        """Why Mosaic GPU does not lower the primitive at its default semantics; "" if it does.
+
+        operands: of one equation; if they are not known, only what fails for all of them counts.
+        """
+        if not self.mosaic_has_rule(primitive):
+            return "no rule"
+        if primitive in NO_LAYOUT_INFERENCE:
+            return NO_LAYOUT_INFERENCE[primitive]
+        if operands and primitive in PARTIAL_SUPPORT and _in_failing_part(primitive, operands):
+            return PARTIAL_SUPPORT[primitive]
+        return ""
 
     @property
     def triton_only(self) -> frozenset[str]:
         return self.triton.difference(*self.mosaic.values())
+
+
+def _in_failing_part(primitive: str, operands: Sequence[Operand]) -> bool:
+    if primitive == "select_n":
+        condition, *cases = operands
+        return len(cases) > 2 or (not condition.shape and bool(cases[0].shape))
+    dtype = operands[0].dtype
+    return "float" in dtype if primitive == "rem" else dtype == "bool"
 
 
 def load_tables(version: str | None = None, *, live: bool = False) -> Tables:
