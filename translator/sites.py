@@ -25,6 +25,7 @@ class Spec:
     node: ast.expr
     block_shape: tuple[ast.expr | None, ...] | None = None
     index_map: ast.expr | FunctionNode | None = None
+    rank: int | None = None  # of a whole array, where its index map tells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,7 +309,7 @@ def _whole_operand_spec(
         body = index_map.body
         parts = body.elts if isinstance(body, ast.Tuple) else [body]
         if all(isinstance(p, ast.Constant) and p.value == 0 for p in parts):
-            return Spec(node)
+            return Spec(node, rank=len(parts))
     return None
 
 

@@ -121,7 +121,8 @@ class Tile:
         if a is b:
             return
         b.link = a
-        a.shape_text = a.shape_text or b.shape_text
+        if not a.shape_text or (a.rank is None and b.rank is not None):
+            a.shape_text = b.shape_text or a.shape_text
         a.anchored = a.anchored or b.anchored
         a.conflict = a.conflict or b.conflict
         if a.rank is None:

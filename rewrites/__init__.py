@@ -1,0 +1,41 @@
+"""The rewrites: one file per rule, each a small pass over the syntax nodes that the plan named.
+
+A rule decides nothing: the plan says where and with what (``translator/actions.py``); the rule
+knows how that is spelled in Mosaic GPU.  ``RULES`` lists them; pages and tests are generated from
+their docstrings and ``EXAMPLES``.
+"""
+
+from __future__ import annotations
+
+from .aliases import Aliases
+from .block_views import BlockViews
+from .engine import Rule, apply
+from .grid_axes import GridAxes
+from .hoist_column_sums import HoistColumnSums
+from .invert_masks import InvertMasks
+from .launch import Launch
+from .layouts import Layouts
+from .loads import Loads
+from .new_axes import NewAxes
+from .reductions import Reductions
+from .remove_unused import RemoveUnused
+from .sqrt import Sqrt
+from .stores import Stores
+
+RULES: tuple[type[Rule], ...] = (
+    Launch,
+    GridAxes,
+    BlockViews,
+    Aliases,
+    RemoveUnused,
+    Loads,
+    Stores,
+    Layouts,
+    NewAxes,
+    Reductions,
+    HoistColumnSums,
+    InvertMasks,
+    Sqrt,
+)
+
+__all__ = ["RULES", "Rule", "apply"]

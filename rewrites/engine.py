@@ -1,0 +1,189 @@
+"""Carries out a plan: applies each action to its node, then adds imports and support code.
+
+Only the top-level statements that hold an action are parsed with LibCST and printed again; the
+rest of the file is not touched, byte for byte.  Within a statement one traversal applies all
+actions, so that every node is still the one that the plan saw.  An action that finds no node is an
+internal error, never dropped.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from typing import ClassVar, Iterable
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from ..translator.actions import Action, Span
+from ..translator.plan import ModulePlan, Modules
+from . import imports
+from .support import emit_support
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A kernel module before, and lines that its port must hold (``target`` sm90 or sm100)."""
+
+    before: str
+    after: str
+    target: str = "sm90"
+
+
+class Rule:
+    """One rewrite.
+
+    code, name, title: how reports and pages call it.
+    nodes: for each kind of action, the LibCST node types that it may rewrite.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    title: ClassVar[str]
+    nodes: ClassVar[dict[type[Action], tuple[type[cst.CSTNode], ...]]]
+    EXAMPLES: ClassVar[tuple[Example, ...]] = ()
+
+    def __init__(self, modules: Modules) -> None:
+        self.modules = modules
+
+    def rewrite(
+        self, action: Action, node: cst.CSTNode
+    ) -> cst.CSTNode | cst.FlattenSentinel | cst.RemovalSentinel:
+        """The node with the action carried out."""
+        raise NotImplementedError
+
+
+def apply(text: str, plan: ModulePlan) -> str:
+    """The module's text after the plan."""
+    from . import RULES
+
+    rules: dict[type[Action], Rule] = {}
+    for rule_type in RULES:
+        rule = rule_type(plan.modules)
+        for kind in rule.nodes:
+            rules[kind] = rule
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.split("\n")
+    tree = ast.parse(text)
+    pieces: list[tuple[int, int, str]] = []
+    first = last_end = None
+    pending = list(plan.actions)
+    for start, end in _segments(tree):
+        held = [a for a in pending if start <= a.span.line and a.span.end_line <= end]
+        if not held:
+            continue
+        pending = [a for a in pending if a not in held]
+        segment = "\n".join(lines[start - 1 : end]) + "\n"
+        pieces.append((start, end, _rewrite_segment(segment, start, held, rules)))
+        first = start if first is None else first
+        last_end = end
+    if pending:
+        raise RuntimeError(f"no statement holds {pending[0]}")
+    for start, end, new in reversed(pieces):
+        lines[start - 1 : end] = new.removesuffix("\n").split("\n")
+    result = "\n".join(lines)
+    if first is not None and plan.support:
+        block = emit_support(plan.support, plan.modules)
+        result = _insert_support(result, first, block.replace("\n", newline))
+    return imports.update(text, result, plan.modules.missing, newline)
+
+
+def _segments(tree: ast.Module) -> Iterable[tuple[int, int]]:
+    """Line ranges of the top-level statements; statements that share a line are one segment."""
+    ranges: list[list[int]] = []
+    for node in tree.body:
+        decorators = getattr(node, "decorator_list", [])
+        start = min([node.lineno, *(d.lineno for d in decorators)])
+        end = node.end_lineno or node.lineno
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1][1] = end
+        else:
+            ranges.append([start, end])
+    return [(a, b) for a, b in ranges]
+
+
+def _rewrite_segment(segment: str, start: int, actions: list[Action], rules: dict[type[Action], Rule]) -> str:
+    wrapper = MetadataWrapper(cst.parse_module(segment), unsafe_skip_copy=True)
+    rewriter = _Rewriter(start - 1, actions, rules)
+    result = wrapper.visit(rewriter).code
+    if rewriter.pending:
+        raise RuntimeError(f"no node for {next(iter(rewriter.pending))}")
+    return result
+
+
+def _insert_support(text: str, first: int, block: str) -> str:
+    """Puts the support code before the first rewritten statement and the comments above it."""
+    lines = text.split("\n")
+    at = first - 1
+    while at > 0 and lines[at - 1].startswith("#"):
+        at -= 1
+    lines[at:at] = [*block.split("\n"), "", ""]
+    return "\n".join(lines)
+
+
+class _Rewriter(cst.CSTTransformer):
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, offset: int, actions: list[Action], rules: dict[type[Action], Rule]) -> None:
+        super().__init__()
+        self.offset, self.rules = offset, rules
+        self.pending = dict.fromkeys(actions)
+        self.by_start: dict[tuple[int, int], list[Action]] = {}
+        for action in actions:
+            self.by_start.setdefault(action.span[:2], []).append(action)
+
+    def on_leave(self, original_node, updated_node):  # type: ignore[override]
+        node = super().on_leave(original_node, updated_node)
+        place = self._place(original_node)
+        if place is None:
+            return node
+        for action in sorted(self.by_start.get(place[:2], ()), key=_order):
+            rule = self.rules[type(action)]
+            if action in self.pending and isinstance(original_node, rule.nodes[type(action)]):
+                statement = isinstance(original_node, (cst.BaseCompoundStatement, cst.SimpleStatementLine))
+                if statement or place == action.span:
+                    node = _chain(node, rule.rewrite(action, _core(node)))
+                    del self.pending[action]
+        return node
+
+    def _place(self, node: cst.CSTNode) -> Span | None:
+        position = self.get_metadata(PositionProvider, node, None)
+        if position is None:
+            return None
+        start, end = position.start, position.end
+        line = start.line
+        if isinstance(node, cst.FunctionDef):  # ``ast`` counts from the def, not its decorators
+            line = self.get_metadata(PositionProvider, node.name).start.line
+        if isinstance(node, cst.SimpleStatementLine):
+            first = self.get_metadata(PositionProvider, node.body[0])
+            line, start = first.start.line, first.start
+        return Span(line + self.offset, start.column, end.line + self.offset, end.column)
+
+
+def _order(action: Action) -> int:
+    """New axes are added to the result of every other rewrite of the same node."""
+    return 1 if type(action).__name__ in ("AddNewAxis", "SumAfterLoop") else 0
+
+
+def _core(node):
+    return node.nodes[-1] if isinstance(node, cst.FlattenSentinel) else node
+
+
+def _chain(before, after):
+    """Joins the statements that earlier actions put before a node with what a later one returns."""
+    if not isinstance(before, cst.FlattenSentinel):
+        return after
+    added = after.nodes if isinstance(after, cst.FlattenSentinel) else [after]
+    return cst.FlattenSentinel([*before.nodes[:-1], *added])
+
+
+def statements(lines: Iterable[str], blank_line: bool = False) -> list[cst.BaseStatement]:
+    """Parses lines into statements; ``blank_line`` puts an empty line before the first."""
+    body = list(cst.parse_module("\n".join(lines) + "\n").body)
+    if blank_line:
+        body[0] = body[0].with_changes(leading_lines=[cst.EmptyLine(indent=False), *body[0].leading_lines])
+    return body  # type: ignore[return-value]
+
+
+def expression(text: str) -> cst.BaseExpression:
+    return cst.parse_expression(text)

@@ -1,0 +1,86 @@
+"""Support code: what Mosaic GPU's public API cannot express, copied into the files that need it.
+
+Each file of this folder is an ordinary module, tested as such.  ``emit_support`` copies the
+functions that a port calls, and those that they call, in the order of the file, with the local
+names of the target module.  This file holds no support code.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import pathlib
+import re
+
+_FILES = ("gmem.py", "math.py", "ring.py")
+_HEADING = "# Support code for Mosaic GPU, emitted by pallas-port."
+
+
+@functools.cache
+def _functions() -> dict[str, tuple[str, str]]:
+    """{name: (source text, file)} of every support function and class, in order."""
+    found = {}
+    for file in _FILES:
+        path = pathlib.Path(__file__).with_name(file)
+        if not path.exists():
+            continue
+        text = path.read_text()
+        for node in ast.parse(text).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found[node.name] = (ast.get_source_segment(text, node) or "", file)
+    return found
+
+
+@functools.cache
+def _imports() -> dict[str, str]:
+    """{local name in the support files: module}."""
+    found = {}
+    for file in _FILES:
+        path = pathlib.Path(__file__).with_name(file)
+        if not path.exists():
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import):
+                for a in node.names:
+                    found[a.asname or a.name] = a.name
+            elif isinstance(node, ast.ImportFrom):
+                for a in node.names:
+                    found[a.asname or a.name] = f"{node.module}.{a.name}"
+    return found
+
+
+def _names(text: str) -> set[str]:
+    return {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+
+
+def needed_functions(wanted: tuple[str, ...]) -> list[str]:
+    """``wanted`` and all that they call, in the order of the files."""
+    functions, needed, queue = _functions(), set(), list(wanted)
+    while queue:
+        name = queue.pop()
+        if name not in needed:
+            needed.add(name)
+            queue += [n for n in _names(functions[name][0]) if n in functions]
+    return [n for n in functions if n in needed]
+
+
+def needed_modules(wanted: tuple[str, ...]) -> list[str]:
+    """Modules that the emitted functions use."""
+    imports, functions = _imports(), _functions()
+    used = {n for name in needed_functions(wanted) for n in _names(functions[name][0])}
+    return sorted({module for local, module in imports.items() if local in used})
+
+
+def emit_support(wanted: tuple[str, ...], modules) -> str:
+    """The text of the support functions, with the target module's local names."""
+    functions, imports = _functions(), _imports()
+    renames = {local: modules.name(imports[local]) for local in imports
+               if imports[local] in needed_modules(wanted)}
+    parts = [_HEADING]
+    for i, name in enumerate(needed_functions(wanted)):
+        text = functions[name][0]
+        for local, new in renames.items():
+            if local != new:
+                text = re.sub(rf"(?<![\w.]){local}(?=\.)", new, text)
+        parts.append(("" if i == 0 else "\n") + text + "\n")
+    return "\n".join(parts).rstrip("\n")

@@ -1,0 +1,192 @@
+"""What the plan tells the rewrites to do: one dataclass per rule, each at a place in the source.
+
+Actions are data: they hold every decision (layout names, axis names, whether vectors are proven),
+so that a rewrite never decides anything.  ``span`` is the place of the syntax node to rewrite.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Place of a node: lines from 1, columns from 0 in characters; the end is exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+    """``rule`` is the code of the rewrite that carries it out."""
+
+    span: Span
+    rule = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class GridAxis(Action):
+    """``program_id`` (``size`` False) or ``num_programs`` of the grid axis called ``axis``."""
+
+    axis: str
+    size: bool
+    rule = "MG102"
+
+
+@dataclasses.dataclass(frozen=True)
+class Load(Action):
+    """A vector load into ``layout``; ``vec`` is the name of the proven vector width, or "".
+
+    scalar: one element is loaded; it becomes a plain subscript.
+    """
+
+    layout: str
+    vec: str
+    scalar: bool = False
+    rule = "MG201"
+
+
+@dataclasses.dataclass(frozen=True)
+class Store(Action):
+    """A vector store from ``layout``, see Load. ``statement``: an assignment ``ref[...] = value``."""
+
+    layout: str
+    vec: str
+    statement: bool
+    scalar: bool = False
+    rule = "MG202"
+
+
+@dataclasses.dataclass(frozen=True)
+class DefineLayouts(Action):
+    """Lines that define layouts, put before the statement at ``span``."""
+
+    lines: tuple[str, ...]
+    rule = "MG203"
+
+
+@dataclasses.dataclass(frozen=True)
+class DropNewAxis(Action):
+    """``x[:, None]`` becomes ``x``: the array stays at rank 1 until it meets a full tile."""
+
+    rule = "MG301"
+
+
+@dataclasses.dataclass(frozen=True)
+class AddNewAxis(Action):
+    """``x`` becomes ``x[:, None]`` (axis 0) or ``x[None, :]`` (axis 1)."""
+
+    axis: int
+    rule = "MG301"
+
+
+@dataclasses.dataclass(frozen=True)
+class DropKeepdims(Action):
+    rule = "MG301"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReduceInTwoSteps(Action):
+    """A sum over a whole tile becomes a sum over columns, then over rows. ``method``: the reduction."""
+
+    method: str
+    rule = "MG302"
+
+
+@dataclasses.dataclass(frozen=True)
+class DropColumnSum(Action):
+    """``x.sum(axis=0)`` inside an accumulating loop becomes ``x``: the loop keeps whole tiles."""
+
+    rule = "MG303"
+
+
+@dataclasses.dataclass(frozen=True)
+class WidenCarry(Action):
+    """The loop's initial ``zeros(n)`` becomes ``zeros((m, n))``; ``shape`` is that tuple."""
+
+    shape: str
+    rule = "MG303"
+
+
+@dataclasses.dataclass(frozen=True)
+class SumAfterLoop(Action):
+    """Adds ``name = name.sum(axis=0)`` for each name after the statement at ``span``."""
+
+    names: tuple[str, ...]
+    rule = "MG303"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sqrt(Action):
+    """``form``: ``reciprocal``, ``quotient`` or ``plain``."""
+
+    form: str
+    rule = "MG401"
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockViews(Action):
+    """A function that passes the kernel views of its blocks, put before the statement at ``span``."""
+
+    lines: tuple[str, ...]
+    rule = "MG103"
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch(Action):
+    """``pallas_call`` becomes ``plgpu.kernel``.
+
+    body: name of the function to launch, "" to keep the call's first argument.
+    grid: the grid as source text, "" for none. grid_names: one per axis.
+    drop: keywords that have no counterpart.
+    extra: keywords to add, as (name, source text).
+    """
+
+    body: str
+    grid: str
+    grid_names: tuple[str, ...]
+    extra: tuple[tuple[str, str], ...] = ()
+    out_type: str = ""
+    rule = "MG101"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaceCall(Action):
+    """The ``pallas_call`` expression becomes the name of a function made for it."""
+
+    name: str
+    rule = "MG104"
+
+
+@dataclasses.dataclass(frozen=True)
+class InvertMask(Action):
+    """``~mask`` becomes ``mask ^ True``."""
+
+    rule = "MG304"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaceKernel(Action):
+    """The kernel function at ``span`` is replaced by ``lines`` (see plan_dots)."""
+
+    lines: tuple[str, ...]
+    rule = "MG501"
+
+
+def span_of(node: ast.AST, source_lines: list[str]) -> Span:
+    """The span of a syntax node, with columns in characters (``ast`` counts UTF-8 bytes)."""
+
+    def characters(line: int, column: int) -> int:
+        text = source_lines[line - 1]
+        return column if text.isascii() else len(text.encode()[:column].decode())
+
+    return Span(
+        node.lineno,  # type: ignore[attr-defined]
+        characters(node.lineno, node.col_offset),  # type: ignore[attr-defined]
+        node.end_lineno,  # type: ignore[attr-defined]
+        characters(node.end_lineno, node.end_col_offset),  # type: ignore[attr-defined]
+    )

@@ -1,0 +1,29 @@
+"""Runs read, plan and rewrite on one module.
+
+Needs neither JAX nor a GPU, and touches no file: text in, ``PortResult`` out.
+"""
+
+from __future__ import annotations
+
+from .facts import Facts
+from .names import Resolver
+from .plan import plan_module
+from .result import Options, PortResult, Target
+from .source import Source
+
+
+def port(source: Source, target: Target, options: Options, facts: Facts | None = None) -> PortResult:
+    """Ports every ``pallas_call`` of a module that can be shown to keep its meaning.
+
+    facts: what recording the user's code showed; None for a static port.
+    Raises InputError for a module that does not parse.
+    """
+    del facts
+    resolver = Resolver(source.tree())
+    plan = plan_module(resolver, source.text, target, options)
+    text = source.text
+    if plan.actions:
+        from ..rewrites import apply  # imports libcst: only when there is something to rewrite
+
+        text = apply(source.text, plan)
+    return PortResult(source.filename, source.text, text, target, plan.sites)

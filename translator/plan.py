@@ -1,0 +1,395 @@
+"""Plans the port of a module: decides everything, edits nothing.
+
+Sites that share a kernel function are planned together, since the function is rewritten once.
+For each such group the plan
+
+1. diagnoses the *calls* (``plan_calls.py``): grid, specs, aliases, backend;
+2. builds the kernel model and diagnoses the *body*: findings of the model, primitives without a
+   Mosaic GPU rule;
+3. chooses register layouts and proves vector widths (``plan_layouts.py``), or, for kernels with
+   matrix products, a pipeline (``plan_dots.py``);
+4. turns the model's events into actions.
+
+If any part of a group cannot be ported the whole group stays on Triton.  The result is data:
+actions with spans, a report per site, the names to import and the support code to emit.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+from . import actions as act
+from .actions import Action, Span, span_of
+from .diagnostics import CODES, Diagnostic
+from .kernel_model import KernelModel, build_model
+from .names import MOSAIC, PALLAS, TRITON, FunctionNode, Resolver
+from .plan_calls import CallPlan, plan_call
+from .plan_layouts import plan_layouts
+from .primitives import unsupported_of
+from .ref_shapes import ref_dims
+from .result import Options, SiteReport, Target
+from .sites import CallSite, find_sites
+
+
+class FreshNames:
+    """Chooses names that collide with nothing in the module."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._taken = resolver.names_bound_anywhere()
+        self._taken |= {n.id for n in resolver.parents if isinstance(n, ast.Name)}
+
+    def pick(self, *wishes: str) -> str:
+        for name in wishes:
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+        number = 2
+        while f"{wishes[-1]}{number}" in self._taken:
+            number += 1
+        self._taken.add(f"{wishes[-1]}{number}")
+        return f"{wishes[-1]}{number}"
+
+
+class Modules:
+    """Local names of the library modules that emitted code uses; missing ones become imports."""
+
+    _WISHES = {
+        "jax": ("jax",),
+        "jax.numpy": ("jnp",),
+        "jax.lax": ("lax",),
+        PALLAS: ("pl",),
+        MOSAIC: ("plgpu", "mgpu", "mosaic_gpu"),
+        "math": ("math",),
+        "numpy": ("np", "numpy"),
+        "jax.experimental.mosaic.gpu.fragmented_array": ("mgpu_arrays",),
+        "jax.experimental.mosaic.gpu.utils": ("mgpu_utils",),
+        "jaxlib.mlir.ir": ("ir",),
+        "jaxlib.mlir.dialects.arith": ("arith",),
+        "jaxlib.mlir.dialects.llvm": ("llvm",),
+        "jaxlib.mlir.dialects.vector": ("vector",),
+    }
+
+    def __init__(self, resolver: Resolver, names: FreshNames, free: frozenset[str]) -> None:
+        self._resolver, self._names, self._free = resolver, names, free
+        self._held: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        for _, name, target in resolver.imports():
+            bound = resolver.module.bindings[name]
+            if len(bound) == 1 and target in self._WISHES and not self._shadowed(name):
+                self._held.setdefault(target, name)
+
+    def _shadowed(self, name: str) -> bool:
+        return any(name in s.bindings for s in self._resolver.scopes.values() if s is not self._resolver.module)
+
+    def name(self, module: str) -> str:
+        """The local name of a module, e.g. ``jnp`` for ``jax.numpy``."""
+        if module not in self._held:
+            wishes = self._WISHES[module]
+            free = [w for w in wishes if w in self._free]  # names that the port gives up
+            chosen = free[0] if free else self._names.pick(*wishes)
+            self._held[module] = self.missing[module] = chosen
+        return self._held[module]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModulePlan:
+    """What to rewrite in a module.
+
+    imports: {module: local name} to add. drop_imports: local names whose import becomes unused.
+    support: names of the support functions that the emitted code calls.
+    """
+
+    actions: tuple[Action, ...]
+    sites: tuple[SiteReport, ...]
+    imports: dict[str, str]
+    drop_imports: tuple[str, ...]
+    support: tuple[str, ...]
+    modules: Modules
+
+
+def plan_module(resolver: Resolver, source: str, target: Target, options: Options) -> ModulePlan:
+    """Plans every Triton ``pallas_call`` of a module."""
+    lines = source.split("\n")
+    sites = find_sites(resolver)
+    groups: dict[int, list[CallSite]] = {}
+    for site in sites:
+        groups.setdefault(id(site.kernel or site.call), []).append(site)
+
+    names = FreshNames(resolver)
+    retired = _retired_imports(resolver, sites)
+    planned: list[_Group] = []
+    for group in groups.values():
+        planned.append(_Group(resolver, lines, group, target, options))
+    _hold_back_shared_helpers(planned)
+    kept = any(not g.portable and g.triton for g in planned)
+    modules = Modules(resolver, names, frozenset() if kept else frozenset(retired))
+    result_actions: list[Action] = []
+    support: set[str] = set()
+    reports: dict[int, SiteReport] = {}
+    for group in planned:
+        if group.portable:
+            emitted = group.emit(names, modules)
+            if group.portable:
+                result_actions += emitted.actions
+                support |= emitted.support
+        reports |= group.reports()
+    changed = bool(result_actions)
+    drop = retired if changed and all(g.portable or not g.triton for g in planned) else ()
+    return ModulePlan(
+        actions=tuple(dict.fromkeys(result_actions)),
+        sites=tuple(reports[id(s)] for s in sites),
+        imports=dict(modules.missing) if changed else {},
+        drop_imports=tuple(drop),
+        support=tuple(sorted(support)),
+        modules=modules,
+    )
+
+
+def _retired_imports(resolver: Resolver, sites: list[CallSite]) -> tuple[str, ...]:
+    """Local names of the Triton module, if only calls that may be ported use it."""
+    found = []
+    for _, name, target in resolver.imports():
+        if target in (TRITON, f"{PALLAS}.gpu"):
+            found.append(name)
+    return tuple(found)
+
+
+def _hold_back_shared_helpers(groups: list[_Group]) -> None:
+    """A helper that a kept kernel calls must not be rewritten for a ported one."""
+    changed = True
+    while changed:
+        changed = False
+        kept = {f for g in groups if not g.portable and g.model for f in g.model.functions}
+        for g in groups:
+            if g.portable and g.model and (shared := g.model.functions & kept):
+                helper = next(iter(shared))
+                name = getattr(helper, "name", "lambda")
+                g.block("C205", g.sites[0].call, f"its kernel calls {name}, which a kernel that stays on Triton also calls")
+                changed = True
+
+
+@dataclasses.dataclass
+class Emission:
+    actions: list[Action]
+    support: set[str]
+
+
+class _Group:
+    """The sites of one kernel function."""
+
+    def __init__(
+        self, resolver: Resolver, lines: list[str], sites: list[CallSite], target: Target, options: Options
+    ) -> None:
+        self.resolver, self.lines, self.sites = resolver, lines, sites
+        self.target, self.options = target, options
+        self.diagnostics: dict[int, list[Diagnostic]] = {id(s): [] for s in sites}
+        self.notes: list[str] = []
+        self.rules: set[str] = set()
+        self.model: KernelModel | None = None
+        self.triton = any(s.backend in ("triton", "implicit") for s in sites)
+        self.calls: list[CallPlan] = []
+        if self.triton:
+            self._diagnose()
+        self.portable = self.triton and not self._blocked()
+
+    def _blocked(self) -> bool:
+        return any(d.blocks for ds in self.diagnostics.values() for d in ds)
+
+    def block(self, code: str, node: ast.AST, reason: str, advice: str = "") -> None:
+        for site in self.sites:
+            self.add(site, code, node, reason, advice)
+        if CODES[code].blocks:
+            self.portable = False
+
+    def add(self, site: CallSite, code: str, node: ast.AST, reason: str, advice: str = "") -> None:
+        span = span_of(node, self.lines)
+        found = Diagnostic(span.line, span.column + 1, code, reason, advice)
+        if found not in self.diagnostics[id(site)]:
+            self.diagnostics[id(site)].append(found)
+
+    def _diagnose(self) -> None:
+        for site in self.sites:
+            if site.backend in ("mosaic", "tpu"):
+                self.add(site, "C206", site.call, f"this call already runs on {site.backend} and shares its kernel with Triton calls")
+        kernel = self.sites[0].kernel
+        if kernel is None:
+            for site in self.sites:
+                what = f"the kernel {site.kernel_name} cannot be traced to a function of this file"
+                self.add(site, "C201", site.call, what, "pass the function itself, a functools.partial of it, or a local factory")
+            return
+        if any(kernel is s.kernel for s in self.sites) and self._other_uses(kernel):
+            self.block("C207", kernel, f"{getattr(kernel, 'name', 'the kernel')} is also called outside of pallas_call")
+        dims, inputs = ref_dims(self.sites, self.resolver)
+        self.model = build_model(self.sites[0], self.resolver, dims)
+        self.inputs = inputs
+        for finding in self.model.findings:
+            self.block(finding.code, finding.node, finding.reason, finding.advice)
+        self._diagnose_primitives()
+        for site in self.sites:
+            call, problems = plan_call(site, self.resolver, self.lines, self.model, inputs)
+            self.calls.append(call)
+            for code, node, reason, advice in problems:
+                self.add(site, code, node, reason, advice)
+
+    def _other_uses(self, kernel: FunctionNode) -> bool:
+        """True if the kernel is called directly somewhere: its other callers need it unchanged."""
+        if not isinstance(kernel, ast.FunctionDef):
+            return False
+        for node in self.resolver.parents:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == kernel.name:
+                if self.resolver.value(node.func) is kernel:
+                    owner = self.resolver.scope_of(node).node
+                    if not isinstance(owner, ast.Lambda):
+                        return True
+        return False
+
+    def _diagnose_primitives(self) -> None:
+        assert self.model is not None
+        for node, name in self.model.calls:
+            if name in ("~bool", "integer_pow"):
+                continue
+            missing = {"pow"} if name == "pow" else set(unsupported_of(name))
+            missing.discard("jit")
+            if missing:
+                primitives = ", ".join(sorted(missing))
+                self.block("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {primitives}")
+        for reduction in self.model.reductions:
+            if reduction.operation not in ("sum", "max", "min", "mean", "amax", "amin"):
+                self.block("B120", reduction.node, f"{ast.unparse(reduction.node)[:60]}: Mosaic GPU has no rule for this reduction")
+
+    # -- emission ---------------------------------------------------------------------------
+
+    def emit(self, names: FreshNames, modules: Modules) -> Emission:
+        assert self.model is not None
+        emission = Emission([], set())
+        if self.model.dots:
+            from .plan_dots import plan_dots
+
+            plan_dots(self, names, modules, emission)
+        else:
+            self._emit_rows(names, modules, emission)
+        self.rules |= {a.rule for a in emission.actions}
+        return emission
+
+    def span(self, node: ast.AST) -> Span:
+        return span_of(node, self.lines)
+
+    def _emit_rows(self, names: FreshNames, modules: Modules, emission: Emission) -> None:
+        model = self.model
+        assert model is not None
+        add = emission.actions.append
+        layouts, problems = plan_layouts(model, self.resolver, names)
+        for code, node, reason, advice in problems:
+            self.block(code, node, reason, advice)
+        if not self.portable:
+            return
+        if layouts.lines:
+            add(act.DefineLayouts(self.span(layouts.before), layouts.lines))
+            emission.support |= layouts.support
+        for access in model.accesses:
+            self._emit_access(access, layouts, add, emission)
+        self.emit_body(modules, add, emission, layouts.hoists)
+        if layouts.hoists:
+            self.notes.append("column sums are taken once after the loop instead of in every step")
+        self.emit_launches(names, modules, add, layouts.parameters)
+        self.notes[:0] = layouts.notes
+
+    def _emit_access(self, access, layouts, add, emission: Emission) -> None:
+        if access.tile is None:
+            if access.kind == "load" and isinstance(access.node, ast.Call):
+                add(act.Load(self.span(access.node), "", "", scalar=True))
+            elif access.kind == "store" and isinstance(access.node, ast.Call):
+                add(act.Store(self.span(access.node), "", "", False, scalar=True))
+            return
+        layout = layouts.name_of(access)
+        if layout is None:
+            return
+        vec = layouts.vec_name if access in layouts.vectors else ""
+        if access.kind == "load":
+            emission.support.add("_load")
+            add(act.Load(self.span(access.node), layout, vec))
+        else:
+            emission.support.add("_store")
+            statement = access.statement is not None
+            node = access.statement if statement else access.node
+            add(act.Store(self.span(node), layout, vec, statement))
+
+    def emit_body(self, modules: Modules, add, emission: Emission, hoists=()) -> None:
+        """The rewrites that kernels with and without matrix products share."""
+        model = self.model
+        assert model is not None
+        for query in model.grid_queries:
+            modules.name("jax.lax")
+            add(act.GridAxis(self.span(query.node), self.axis_name(query.axis), query.size))
+        for strip in model.strips.values():
+            add(act.DropNewAxis(self.span(strip.node)))
+        dropped = {h.reduction.node for h in hoists}
+        for reduction in model.reductions:
+            if reduction.node in dropped:
+                continue
+            if reduction.keepdims:
+                add(act.DropKeepdims(self.span(reduction.node)))
+            if reduction.axis is None and reduction.rank == 2:
+                add(act.ReduceInTwoSteps(self.span(reduction.node), reduction.operation))
+        for hoist in hoists:
+            for action in hoist.actions(self.span):
+                add(action)
+            self.block("N201", hoist.reduction.node, "the sum over rows is taken after the loop: another order of additions")
+        for expand in model.expands.values():
+            if expand.node in model.values and not self._is_new_axis(expand.node):
+                add(act.AddNewAxis(self.span(expand.node), expand.axis))
+        for node, name in model.calls:
+            if name == "~bool":
+                add(act.InvertMask(self.span(node)))
+        self._emit_roots(modules, add, emission)
+
+    def _is_new_axis(self, node: ast.expr) -> bool:
+        """``x[:, None]`` written out by the user stands as it is."""
+        if not isinstance(node, ast.Subscript):
+            return False
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return any(isinstance(p, ast.Constant) and p.value is None for p in parts)
+
+    def _emit_roots(self, modules: Modules, add, emission: Emission) -> None:
+        assert self.model is not None
+        for root in self.model.square_roots:
+            if root.form == "plain" and self.options.keep_native:
+                self.notes.append(f"line {root.node.lineno}: sqrt stays native (error 0.94 ulp)")
+                continue
+            modules.name("jax.lax")
+            add(act.Sqrt(self.span(root.node), root.form))
+            if root.form == "plain":
+                emission.support.add("_sqrt")
+                self.block("N202", root.node, "sqrt(x) is x * rsqrt(x): error 2.4 ulp, the native rule has 0.94", "--keep-native keeps it")
+            else:
+                self.block("N202", root.node, "a division by sqrt is a product with rsqrt: one rounding less, error 2 ulp")
+
+    def axis_name(self, axis: int) -> str:
+        """Grid axes are called i, j, k, l, ...; a name that an index map uses is taken over."""
+        return "ijklmn"[axis] if axis < 6 else f"axis{axis}"
+
+    def emit_launches(self, names: FreshNames, modules: Modules, add, parameters: tuple[tuple[str, str], ...] = ()) -> None:
+        for site, call in zip(self.sites, self.calls):
+            call.emit(self, site, names, modules, add, parameters)
+
+    def reports(self) -> dict[int, SiteReport]:
+        result = {}
+        for site in self.sites:
+            span = span_of(site.call, self.lines)
+            status = "not-triton" if not self.triton else "ported" if self.portable else "kept"
+            found = self.diagnostics[id(site)]
+            if status == "kept" and not any(d.blocks for d in found):
+                other = next(s for s in self.sites if any(d.blocks for d in self.diagnostics[id(s)]))
+                found = [*found, Diagnostic(span.line, span.column + 1, "C204",
+                         f"shares its kernel with the call in line {other.call.lineno}, which stays on Triton")]
+            if status == "ported" and site.backend == "implicit":
+                found = [*found, Diagnostic(span.line, span.column + 1, "N204",
+                         "no compiler params: this call ran on Triton before JAX 0.9 and on Mosaic GPU since")]
+            result[id(site)] = SiteReport(
+                kernel=site.kernel_name, line=span.line, column=span.column + 1, status=status,
+                rules=tuple(sorted(self.rules)) if status == "ported" else (),
+                plan=tuple(self.notes) if status == "ported" else (),
+                diagnostics=tuple(sorted(found)),
+            )
+        return result

@@ -1,0 +1,390 @@
+"""Plans the call itself: grid, block views, results, aliases, parameters.
+
+A BlockSpec on the Triton backend is an address window.  The port keeps every operand in GMEM and
+writes the window out: a small function beside the call passes the kernel ``x_ref.at[...]`` views
+built from the index maps.  Calls without specs launch the kernel itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+
+from . import actions as act
+from .actions import span_of
+from .kernel_model import KernelModel
+from .names import MOSAIC, PALLAS, Resolver
+from .sites import CallSite, Spec
+
+Problem = tuple[str, ast.AST, str, str]
+
+_AXIS_LETTERS = "ijklmn"
+# Keywords of pallas_call that the launch takes over or that need nothing.
+_KNOWN = {
+    "out_shape", "grid", "in_specs", "out_specs", "compiler_params", "interpret", "debug", "name",
+    "input_output_aliases", "cost_estimate", "backend", "kernel", "grid_spec",
+}
+
+
+@dataclasses.dataclass
+class CallPlan:
+    """``views``: the view that each kernel argument gets, None for the whole ref."""
+
+    views: list[str | None] | None
+    argument_names: list[str]
+    grid: str
+    grid_rank: int
+    aliases: dict[int, int]
+
+    def emit(self, group, site: CallSite, names, modules, add, parameters: tuple[tuple[str, str], ...]) -> None:
+        """Adds the launch and, where blocks are views, the function that builds them."""
+        plgpu = modules.name(MOSAIC)
+        axes = tuple(group.axis_name(i) for i in range(self.grid_rank))
+        span = span_of(site.call, group.lines)
+        body = ""
+        lines: list[str] = []
+        if self.views is not None:
+            body = names.pick(f"{_plain_name(site)}_blocks")
+            lines += self._view_lines(group, site, modules, body, axes)
+        extra = []
+        if parameters:
+            fields = ", ".join(f"{k}={v}" for k, v in parameters)
+            extra.append(("compiler_params", f"{plgpu}.CompilerParams({fields})"))
+        if "name" in site.keywords:
+            extra.append(("kernel_name", ast.unparse(site.keywords["name"])))
+        if self.aliases:
+            self._emit_aliased(group, site, names, modules, add, lines, body, axes, extra)
+            return
+        if lines:
+            statement = group.resolver.statement_of(site.call)
+            add(act.BlockViews(span_of_statement(statement, group.lines), tuple(lines)))
+        add(act.Launch(span, body, self.grid, axes, tuple(extra)))
+
+    def _view_lines(self, group, site, modules, body: str, axes: tuple[str, ...]) -> list[str]:
+        lax = modules.name("jax.lax")
+        used = {
+            n.id for v in self.views or () if v for n in ast.walk(ast.parse(v, mode="eval")) if isinstance(n, ast.Name)
+        }
+        lines = [f"def {body}({', '.join(self.argument_names)}):", '  """Views of the blocks that one program works on."""']
+        lines += [f'  {a} = {lax}.axis_index("{a}")' for a in axes if a in used]
+        arguments = [
+            f"{name}{'' if view is None else view}" for name, view in zip(self.argument_names, self.views or ())
+        ]
+        kernel = _kernel_call(site)
+        one_line = f"  {kernel[0]}({', '.join([*arguments, *kernel[1]])})"
+        if len(one_line) <= 88:
+            lines.append(one_line)
+        else:
+            lines.append(f"  {kernel[0]}(")
+            lines += [f"      {a}," for a in (*arguments, *kernel[1])]
+            lines.append("  )")
+        return lines
+
+    def _emit_aliased(self, group, site, names, modules, add, lines, body, axes, extra) -> None:
+        """Results that alias an operand: the operand becomes a ref that the kernel updates."""
+        jax = modules.name("jax")
+        plgpu = modules.name(MOSAIC)
+        launch = names.pick(f"{_plain_name(site)}_in_place")
+        kernel, bound = _kernel_call(site)
+        inputs = self.argument_names[: group.inputs]
+        outputs = self.argument_names[group.inputs :]
+        source = {out: inputs[i] for i, out in ((k, v) for k, v in ((outputs[o], i) for i, o in self.aliases.items()))}
+        operands = [n.removesuffix("_ref") for n in inputs]
+        fresh = [o for o in outputs if o not in source]
+        if not body:
+            body = names.pick(f"{_plain_name(site)}_refs")
+            views: list[str | None] = [None] * len(self.argument_names)
+            lines = []
+        else:
+            views = list(self.views or ())
+        head = [f"def {launch}({', '.join(operands)}):", '  """Runs the kernel on a copy of the operand that its result replaces."""']
+        passed = []
+        for i, (ref, operand) in enumerate(zip(inputs, operands)):
+            if i in self.aliases:
+                head.append(f"  {operand} = {jax}.new_ref({operand})")
+            passed.append(operand)
+        inner = [f"  def {body}({', '.join([*inputs, *fresh])}):"]
+        lax_axes = [a for a in axes if any(v and a in v for v in views)]
+        if lax_axes:
+            lax = modules.name("jax.lax")
+            inner += [f'    {a} = {lax}.axis_index("{a}")' for a in lax_axes]
+        arguments = [
+            f"{source.get(n, n)}{'' if v is None else v}" for n, v in zip(self.argument_names, views)
+        ]
+        inner.append(f"    {kernel}({', '.join([*arguments, *bound])})")
+        out_type = self._fresh_out_type(site, outputs, fresh)
+        keywords = [f"out_type={out_type}"]
+        if self.grid:
+            keywords += [f"grid={self.grid}", f"grid_names={axes!r}"]
+        keywords += [f"{k}={v}" for k, v in extra]
+        for k in ("interpret", "debug"):
+            if k in site.keywords:
+                keywords.append(f"{k}={ast.unparse(site.keywords[k])}")
+        call = f"{plgpu}.kernel({body}, {', '.join(keywords)})({', '.join(passed)})"
+        results = []
+        for k, o in enumerate(outputs):
+            results.append(f"{source[o].removesuffix('_ref')}[...]" if o in source else f"fresh[{fresh.index(o)}]")
+        tail = [f"  fresh = {call}" if fresh else f"  {call}"]
+        single = not isinstance(group.resolver.value(site.keywords["out_shape"]), (ast.List, ast.Tuple))
+        tail.append(f"  return {results[0]}" if single else f"  return [{', '.join(results)}]")
+        statement = group.resolver.statement_of(site.call)
+        add(act.BlockViews(span_of_statement(statement, group.lines), (*head, *inner, *tail)))
+        add(act.ReplaceCall(span_of(site.call, group.lines), launch))
+
+    def _fresh_out_type(self, site: CallSite, outputs: list[str], fresh: list[str]) -> str:
+        if not fresh:
+            return "()"
+        shapes = site.keywords["out_shape"]
+        elements = shapes.elts if isinstance(shapes, (ast.List, ast.Tuple)) else [shapes]
+        kept = [ast.unparse(e) for o, e in zip(outputs, elements) if o in fresh]
+        return f"[{', '.join(kept)}]"
+
+
+def span_of_statement(statement: ast.stmt, lines: list[str]) -> act.Span:
+    return span_of(statement, lines)
+
+
+def _plain_name(site: CallSite) -> str:
+    return site.kernel.name if isinstance(site.kernel, ast.FunctionDef) else "kernel"
+
+
+def _kernel_call(site: CallSite) -> tuple[str, list[str]]:
+    """(callee, keyword arguments) that call the kernel as the site's first argument would."""
+    expr = site.kernel_expr
+    if isinstance(expr, ast.Call) and len(expr.args) == 1 and all(k.arg for k in expr.keywords):
+        inner = expr.args[0]
+        if isinstance(inner, ast.Name) and site.bound.keys() == {k.arg for k in expr.keywords}:
+            return inner.id, [f"{k.arg}={ast.unparse(k.value)}" for k in expr.keywords]
+    if expr is None:
+        return _plain_name(site), []
+    text = ast.unparse(expr)
+    return (f"({text})" if isinstance(expr, ast.Lambda) else text), []
+
+
+def plan_call(
+    site: CallSite, resolver: Resolver, lines: list[str], model: KernelModel, inputs: int | None
+) -> tuple[CallPlan, list[Problem]]:
+    """The plan of one call and what keeps it on Triton."""
+    problems: list[Problem] = []
+    for what, node in site.unresolved:
+        problems.append(("C202", node, f"{what} cannot be read here",
+                         "write them as a literal list of BlockSpecs beside the call"))
+    for name in site.keywords:
+        if name not in _KNOWN:
+            problems.append(("C203", site.keywords[name], f"the argument {name}= has no counterpart", ""))
+    if site.grid is None:
+        problems.append(("C202", site.keywords["grid"], "the grid cannot be read here", "write it as a literal tuple"))
+    if site.decorates and (site.in_specs or site.out_specs):
+        problems.append(("C202", site.call, "block specs on a decorated kernel", "call pallas_call as a function"))
+    grid = site.grid or ()
+    for q in model.grid_queries:
+        if site.grid is not None and q.axis >= len(grid):
+            problems.append(("C208", q.node, f"program_id({q.axis}) of a grid of rank {len(grid)}", ""))
+    aliases = _read_aliases(site, resolver, problems)
+    if aliases and inputs is None:
+        problems.append(("C203", site.keywords["input_output_aliases"], "aliases of a call whose number of inputs is not known", ""))
+
+    names = _argument_names(site, model)
+    views: list[str | None] | None = None
+    if site.in_specs is not None or site.out_specs is not None:
+        specs = _all_specs(site, model, inputs)
+        if specs is None or len(specs) > len(names):
+            problems.append(("C202", site.call, "in_specs and out_specs do not match the kernel's parameters",
+                             "give a spec for every operand"))
+        else:
+            names = names[: len(specs)]
+            operands = _operand_texts(site, resolver)
+            found = [
+                _view(spec, len(grid), resolver, operands.get(i), problems) for i, spec in enumerate(specs)
+            ]
+            views = found if any(v is not None for v in found) else None
+    elif model.kernel.args.vararg is not None and aliases:
+        problems.append(("C203", site.call, "aliases of a kernel with *refs", ""))
+    grid_text = ast.unparse(site.keywords["grid"]) if grid else ""
+    if grid and not isinstance(resolver.value(site.keywords["grid"]), (ast.Tuple, ast.List)):
+        grid_text = f"({ast.unparse(grid[0])},)"
+    return CallPlan(views, names, grid_text, len(grid), aliases), problems
+
+
+def _read_aliases(site: CallSite, resolver: Resolver, problems: list[Problem]) -> dict[int, int]:
+    node = site.keywords.get("input_output_aliases")
+    if node is None:
+        return {}
+    value = resolver.value(node)
+    if isinstance(value, ast.Dict):
+        pairs = list(zip(value.keys, value.values))
+        if all(isinstance(k, ast.Constant) and isinstance(v, ast.Constant) for k, v in pairs):
+            return {k.value: v.value for k, v in pairs}  # type: ignore[union-attr]
+    problems.append(("C203", node, "input_output_aliases that are not a literal dictionary", "write the dictionary out"))
+    return {}
+
+
+def _argument_names(site: CallSite, model: KernelModel) -> list[str]:
+    args = model.kernel.args
+    positional = [a.arg for a in (*args.posonlyargs, *args.args)]
+    names = [a for i, a in enumerate(positional) if i >= site.bound_positional and a not in site.bound]
+    if args.vararg is not None:
+        names += [r.name for r in model.refs if r.name not in names and r.name.isidentifier()]
+    return names
+
+
+def _all_specs(site: CallSite, model: KernelModel, inputs: int | None) -> list[Spec] | None:
+    whole = Spec(site.call)
+    if site.in_specs is not None:
+        ins = list(site.in_specs)
+    elif inputs is not None:
+        ins = [whole] * inputs
+    else:
+        return None
+    if site.out_specs is not None:
+        return ins + list(site.out_specs)
+    shapes = site.keywords.get("out_shape")
+    count = len(shapes.elts) if isinstance(shapes, (ast.List, ast.Tuple)) else 1
+    return ins + [whole] * count
+
+
+def _operand_texts(site: CallSite, resolver: Resolver) -> dict[int, str]:
+    """Source text of the operand or result shape at each position, to recognise full dimensions."""
+    texts: dict[int, str] = {}
+    if site.invocation is not None:
+        for i, a in enumerate(site.invocation.args):
+            texts[i] = ast.unparse(a)
+    count = len(site.in_specs or ())
+    out = site.keywords.get("out_shape")
+    if out is not None:
+        value = resolver.value(out)
+        shapes = value.elts if isinstance(value, (ast.List, ast.Tuple)) else [out]
+        for i, s in enumerate(shapes):
+            texts[count + i] = ast.unparse(resolver.value(s)) if not isinstance(resolver.value(s), (ast.FunctionDef, ast.Lambda)) else ""
+    return texts
+
+
+def _view(spec: Spec, rank: int, resolver: Resolver, operand: str | None, problems: list[Problem]) -> str | None:
+    """``.at[pl.ds(i * 64, 64), :]`` for a block spec; None for the whole array."""
+    if spec.block_shape is None:
+        return None
+    pl = _pallas_name(resolver)
+    if pl is None:
+        problems.append(("C202", spec.node, "the pallas module has no name here", "import it as pl"))
+        return None
+    indices = _block_indices(spec, rank, resolver)
+    if indices is None or len(indices) != len(spec.block_shape):
+        problems.append(("C202", spec.node, "an index map that cannot be read", "write it as a lambda that returns a tuple"))
+        return None
+    parts = []
+    for d, (block, index) in enumerate(zip(spec.block_shape, indices)):
+        zero = isinstance(index, ast.Constant) and index.value == 0
+        if block is None:
+            parts.append(ast.unparse(index))
+        elif zero and _is_full(block, operand, d, resolver):
+            parts.append(":")
+        elif zero:
+            parts.append(f"{pl}.ds(0, {ast.unparse(block)})")
+        else:
+            start = ast.BinOp(index, ast.Mult(), copy.deepcopy(block))
+            if isinstance(block, ast.Constant) and block.value == 1:
+                start = index
+            parts.append(f"{pl}.ds({ast.unparse(start)}, {ast.unparse(block)})")
+    if all(p == ":" for p in parts):
+        return None
+    return f".at[{', '.join(parts)}]"
+
+
+def _block_indices(spec: Spec, rank: int, resolver: Resolver) -> list[ast.expr] | None:
+    """The block index of each dimension in terms of the grid axes i, j, k."""
+    if spec.index_map is None:
+        return [ast.Constant(0) for _ in spec.block_shape or ()]
+    axes = [_AXIS_LETTERS[i] for i in range(rank)]
+    index_map = spec.index_map
+    if isinstance(index_map, ast.FunctionDef):
+        body = [s for s in index_map.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+        if len(body) != 1 or not isinstance(body[0], ast.Return) or body[0].value is None:
+            return None
+        result = body[0].value
+    elif isinstance(index_map, ast.Lambda):
+        result = index_map.body
+    else:
+        return None
+    args = index_map.args
+    params = [a.arg for a in args.args]
+    if args.vararg is None and len(params) != rank or args.kwonlyargs:
+        return None
+    replaced = _substitute(result, dict(zip(params, axes)))
+    return list(replaced.elts) if isinstance(replaced, ast.Tuple) else [replaced]
+
+
+class _Renamer(ast.NodeTransformer):
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(self.names.get(node.id, node.id), node.ctx)
+
+
+def _substitute(node: ast.expr, names: dict[str, str]) -> ast.expr:
+    return _Renamer(names).visit(copy.deepcopy(node))
+
+
+def _pallas_name(resolver: Resolver) -> str | None:
+    return next((name for _, name, target in resolver.imports() if target == PALLAS), None)
+
+
+def _is_full(block: ast.expr, operand: str | None, dim: int, resolver: Resolver) -> bool:
+    """Whether a block extent is the operand's own extent of that dimension."""
+    if not operand:
+        return False
+    text = ast.unparse(block)
+    if text == f"{operand}.shape[{dim}]":
+        return True
+    shape = _literal_shape(operand)
+    if shape is not None and dim < len(shape) and shape[dim] == text:
+        return True
+    if isinstance(block, ast.Name):
+        return _unpacked_from(block, resolver) == (operand, dim) or _same_dim(block, operand, dim, resolver)
+    return False
+
+
+def _literal_shape(operand: str) -> list[str] | None:
+    """The dimensions of ``jax.ShapeDtypeStruct((m, n), dtype)`` as text."""
+    tree = ast.parse(operand, mode="eval").body
+    if isinstance(tree, ast.Call) and "ShapeDtypeStruct" in ast.unparse(tree.func):
+        shape = tree.args[0] if tree.args else next((k.value for k in tree.keywords if k.arg == "shape"), None)
+        if isinstance(shape, ast.Tuple):
+            return [ast.unparse(e) for e in shape.elts]
+        if shape is not None and ast.unparse(shape).endswith(".shape"):
+            return None
+    return None
+
+
+def _unpacked_from(name: ast.Name, resolver: Resolver) -> tuple[str, int] | None:
+    """(array, dimension) for a name bound by ``m, k = a.shape`` or ``k = a.shape[1]``."""
+    binding = resolver.binding(name)
+    if binding is None or binding.node is None:
+        return None
+    node, index = binding.node, binding.index
+    if binding.kind == "value" and isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        node, index = node.value, node.slice.value
+    elif binding.kind != "unpack":
+        return None
+    if isinstance(node, ast.Attribute) and node.attr == "shape":
+        return ast.unparse(node.value), index
+    return None
+
+
+def _same_dim(name: ast.Name, operand: str, dim: int, resolver: Resolver) -> bool:
+    """``(m, k), n = a.shape, b.shape[1]``: a nested pattern."""
+    scope = resolver.scope_of(name)
+    for node in resolver.parents:
+        if isinstance(node, ast.Assign) and resolver.scope_of(node) is scope:
+            for target in node.targets:
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    for t, v in zip(target.elts, node.value.elts):
+                        names = [e.id if isinstance(e, ast.Name) else "" for e in t.elts] if isinstance(t, ast.Tuple) else []
+                        if name.id in names and ast.unparse(v) == f"{operand}.shape" and names.index(name.id) == dim:
+                            return True
+                        if isinstance(t, ast.Name) and t.id == name.id and ast.unparse(v) == f"{operand}.shape[{dim}]":
+                            return True
+    return False
+
+

@@ -1,0 +1,307 @@
+"""Chooses the register layouts of a kernel without matrix products and proves vector widths.
+
+Every family of arrays that meet in elementwise operations (a ``Tile`` of the model) gets one
+layout, anchored at its loads and stores; JAX's layout inference does the rest.  Rank-1 arrays that
+run along one axis of a rank-2 tile get that tile's layout reduced to the axis.  Tiles of the same
+shape share a layout variable.
+
+The vector width is one number per kernel: up to 16 bytes, divided down at trace time until it
+divides every row length, tile start and mask bound that the accesses involve.  An access takes part
+only if its last index is consecutive and its mask cannot cut between two neighbours of a vector
+(both proven by the model); every other access goes element by element.
+
+Sums over rows inside an accumulating loop are hoisted: the loop accumulates whole tiles and the sum
+is taken once.  That is exact up to the order of additions, and avoids a reduction across warps in
+every step.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from typing import Callable
+
+from . import actions as act
+from .actions import Action, Span
+from .kernel_model import Access, KernelModel, Loop, Reduction
+from .names import Resolver
+from .values import UNKNOWN_FACTOR, Array, Tile
+
+Problem = tuple[str, ast.AST, str, str]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hoist:
+    """A column sum moved out of its loop."""
+
+    reduction: Reduction
+    zeros: ast.expr
+    shape: str
+    statement: ast.stmt
+    name: str
+
+    def actions(self, span: Callable[[ast.AST], Span]) -> list[Action]:
+        return [
+            act.DropColumnSum(span(self.reduction.node)),
+            act.WidenCarry(span(self.zeros), self.shape),
+            act.SumAfterLoop(span(self.statement), (self.name,)),
+        ]
+
+
+@dataclasses.dataclass
+class Layouts:
+    """``lines`` define the layouts before the kernel statement ``before``."""
+
+    lines: tuple[str, ...] = ()
+    before: ast.stmt | None = None
+    names: dict[Tile, str] = dataclasses.field(default_factory=dict)
+    vectors: set[Access] = dataclasses.field(default_factory=set)
+    vec_name: str = ""
+    support: set[str] = dataclasses.field(default_factory=set)
+    hoists: list[Hoist] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    def name_of(self, access: Access) -> str | None:
+        return self.names.get(access.tile.find()) if access.tile is not None else None
+
+
+def plan_layouts(model: KernelModel, resolver: Resolver, names) -> tuple[Layouts, list[Problem]]:
+    """The layouts of a kernel, or problems that keep it on Triton."""
+    layouts, problems = Layouts(), []
+    tiled = [a for a in model.accesses if a.tile is not None and _needs_layout(a, model)]
+    if not tiled:
+        return layouts, problems
+    kernel = model.kernel
+    if isinstance(kernel, ast.Lambda):
+        return layouts, [("B102", kernel, "a kernel written as a lambda", "write it as a function")]
+    before = _first_statement(tiled, model, resolver)
+    if before is None:
+        return layouts, [("B109", tiled[0].node, "a load or store in a helper function", "move it into the kernel")]
+    layouts.before = before
+    known = _Known(model, resolver, before)
+
+    layouts.hoists = _find_hoists(model, resolver)
+    narrow = any(r.axis == 0 and r.rank == 2 for r in model.reductions)
+    for access in tiled:
+        tile = access.tile.find()
+        if tile.conflict:
+            problems.append(("B121", access.node, "one index vector runs along rows and along columns",
+                             "use two jnp.arange"))
+        divisors = access.divisors
+        if divisors is not None and UNKNOWN_FACTOR not in divisors and all(known.text(d) for d in divisors):
+            layouts.vectors.add(access)
+
+    if layouts.vectors:
+        layouts.vec_name = names.pick("vec")
+        layouts.support.add("_vec")
+    vec_line = _vec_line(layouts, model) if layouts.vectors else ()
+    layout_lines, more = _name_tiles(tiled, layouts, known, names, narrow, {a.tile.find() for a in layouts.vectors})
+    problems += more
+    layouts.lines = (*vec_line, *layout_lines)
+    layouts.support.add("_blocked")
+    if narrow and any(h.reduction.axis == 0 for h in layouts.hoists) or narrow:
+        layouts.parameters = (("reduction_scratch_bytes", "8192"),)
+        layouts.notes.append("8192 bytes of shared memory for the sums across warps")
+    one = "one warpgroup per program; num_warps of the source has no counterpart"
+    layouts.notes.insert(0, one)
+    for access in tiled:
+        how = f"vectors of {layouts.vec_name}" if access in layouts.vectors else "element by element"
+        layouts.notes.append(
+            f"line {access.node.lineno}: {access.kind} of {access.ref.name} in {layouts.name_of(access)}, {how}"
+        )
+    return layouts, problems
+
+
+def _needs_layout(access: Access, model: KernelModel) -> bool:
+    """Scalars stored into refs of unknown rank stay plain stores: they only work for rank 0."""
+    if access.kind == "store" and access.value is not None:
+        return isinstance(model.values.get(access.value), Array) or access.dims is not None
+    return True
+
+
+def _first_statement(tiled: list[Access], model: KernelModel, resolver: Resolver) -> ast.stmt | None:
+    """The first top-level statement of the kernel that holds an access, None if one is elsewhere."""
+    held = set()
+    for access in tiled:
+        node: ast.AST = access.node
+        while node is not None and resolver.parents.get(node) is not model.kernel:
+            node = resolver.parents.get(node)
+        if node is None:
+            return None
+        held.add(node)
+    return next(s for s in model.kernel.body if s in held)  # type: ignore[union-attr]
+
+
+class _Known:
+    """Which source expressions can be evaluated before a given statement of the kernel."""
+
+    def __init__(self, model: KernelModel, resolver: Resolver, before: ast.stmt) -> None:
+        self.resolver = resolver
+        self.scope = resolver.scopes[model.kernel]
+        self.before = before
+        self.refs = {r.name for r in model.refs}
+
+    def text(self, text: str) -> bool:
+        if not text:
+            return False
+        try:
+            tree = ast.parse(text, mode="eval")
+        except SyntaxError:
+            return False
+        return all(self.name(n.id) for n in ast.walk(tree) if isinstance(n, ast.Name))
+
+    def name(self, name: str) -> bool:
+        bindings = self.scope.bindings.get(name)
+        if bindings is None:
+            return True  # a free variable of the kernel
+        for b in bindings:
+            if b.kind == "parameter":
+                continue
+            if b.node is None:
+                return False
+            statement = self.resolver.statement_of(b.node)
+            if statement not in self.scope.node.body or statement.lineno >= self.before.lineno:
+                return False
+        return True
+
+
+def _vec_line(layouts: Layouts, model: KernelModel) -> tuple[str, ...]:
+    refs = list(dict.fromkeys(a.ref for a in model.accesses if a in layouts.vectors))
+    rows = {f"{r.name}.shape[-1]" for r in refs}
+    rows |= {r.dims[-1] for r in refs if r.dims}
+    extents: list[str] = []
+    for access in model.accesses:
+        if access in layouts.vectors:
+            extents += [d for d in access.divisors or () if d not in rows]
+    extents = list(dict.fromkeys(extents))
+    arguments = ", ".join([f"({', '.join(r.name for r in refs)}{',' if len(refs) == 1 else ''})", *extents])
+    return (f"{layouts.vec_name} = _vec({arguments})",)
+
+
+def _name_tiles(
+    tiled: list[Access], layouts: Layouts, known: _Known, names, narrow: bool, vectored: set[Tile]
+) -> tuple[list[str], list[Problem]]:
+    lines: list[str] = []
+    problems: list[Problem] = []
+    by_shape: dict[str, str] = {}
+    tiles = list(dict.fromkeys(a.tile.find() for a in tiled))  # type: ignore[union-attr]
+    roots = list(dict.fromkeys((t.parent or t).find() for t in tiles))
+    vectored_roots = {(t.parent or t).find() for t in vectored}
+    shapes = {_shape_text(r) for r in roots}
+    for root in roots:
+        shape = _shape_text(root)
+        node = next(a.node for a in tiled if (a.tile.find().parent or a.tile.find()).find() is root)  # type: ignore[union-attr]
+        if not shape or not known.text(shape):
+            problems.append(("B122", node, f"the shape of this tile ({shape or 'unknown'}) is not known where the kernel starts",
+                             "compute it from static arguments before the first load"))
+            continue
+        if root.rank is not None and root.rank > 2:
+            problems.append(("B123", node, f"a tile of rank {root.rank}", "work on tiles of rank 1 or 2"))
+            continue
+        key = f"{shape} {root in vectored_roots}"
+        if key not in by_shape:
+            wish = "layout" if len(shapes) == 1 else ("tile_layout" if root.rank == 2 else "vector_layout")
+            by_shape[key] = names.pick(wish, "layout")
+            vec = layouts.vec_name if root in vectored_roots else ""
+            if vec and narrow:
+                vec = f"min({vec}, 4)"
+            lines.append(f"{by_shape[key]} = _blocked({shape}{', ' + vec if vec else ''})")
+        layouts.names[root] = by_shape[key]
+    reduced: dict[tuple[str, int], str] = {}
+    for tile in tiles:
+        if tile.parent is None or tile.parent.find() not in layouts.names:
+            continue
+        parent = layouts.names[tile.parent.find()]
+        if (parent, tile.axis) not in reduced:
+            name = names.pick("row_layout" if tile.axis == 0 else "column_layout")
+            reduced[parent, tile.axis] = name
+            lines.append(f"{name} = {parent}.reduce({1 - tile.axis})")
+        layouts.names[tile] = reduced[parent, tile.axis]
+    return lines, problems
+
+
+def _shape_text(tile: Tile) -> str:
+    """``x_ref.shape`` for a tile that is a whole ref, else the tuple of its dimensions."""
+    text = tile.shape_text
+    if text.startswith("("):
+        dims = ast.parse(text, mode="eval").body.elts  # type: ignore[attr-defined]
+        bases = {ast.unparse(d.value) for d in dims if isinstance(d, ast.Subscript)}
+        if len(bases) == 1 and len(bases) == len({type(d) for d in dims}):
+            (base,) = bases
+            if [ast.unparse(d) for d in dims] == [f"{base}[{i}]" for i in range(len(dims))]:
+                return base
+    return text
+
+
+# -- column sums ----------------------------------------------------------------------------
+
+
+def _find_hoists(model: KernelModel, resolver: Resolver) -> list[Hoist]:
+    hoists = []
+    for loop in model.loops:
+        hoists += _loop_hoists(loop, model, resolver)
+    return hoists
+
+
+def _loop_hoists(loop: Loop, model: KernelModel, resolver: Resolver) -> list[Hoist]:
+    """Carry components of the form ``acc + x.sum(axis=0)`` that start at zero."""
+    body = loop.body
+    if not isinstance(body, ast.FunctionDef) or len(body.args.args) != 2:
+        return []
+    statement = resolver.statement_of(loop.node)
+    if not isinstance(statement, ast.Assign) or statement.value is not loop.node or len(statement.targets) != 1:
+        return []
+    returned = body.body[-1]
+    if not isinstance(returned, ast.Return) or returned.value is None:
+        return []
+    if sum(isinstance(n, ast.Return) for n in ast.walk(body)) != 1:
+        return []
+    results = returned.value.elts if isinstance(returned.value, ast.Tuple) else [returned.value]
+    inits = loop.init.elts if isinstance(loop.init, ast.Tuple) else [loop.init]
+    target = statement.targets[0]
+    targets = target.elts if isinstance(target, ast.Tuple) else [target]
+    carried = _carry_names(body, len(results))
+    if not (len(results) == len(inits) == len(targets) == len(carried or ())):
+        return []
+    found = []
+    for name, result, init, out in zip(carried, results, inits, targets):  # type: ignore[arg-type]
+        reduction = _accumulated(result, name, model)
+        uses = sum(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(body))
+        if reduction is None or uses != 1 or not isinstance(out, ast.Name):
+            continue
+        value = model.values.get(reduction.operand)
+        zero = isinstance(init, ast.Call) and resolver.qualified(init.func) == "jax.numpy.zeros" and init.args
+        if not zero or not isinstance(value, Array) or value.dims is None or len(value.dims) != 2:
+            continue
+        shape = f"({', '.join(value.dims)})"
+        found.append(Hoist(reduction, init, shape, statement, out.id))
+    return found
+
+
+def _carry_names(body: ast.FunctionDef, count: int) -> list[str] | None:
+    """The names that the components of the carry have inside the loop body."""
+    carry = body.args.args[1].arg
+    if count == 1:
+        return [carry]
+    for statement in body.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name) and statement.value.id == carry:
+            target = statement.targets[0]
+            if isinstance(target, ast.Tuple) and all(isinstance(e, ast.Name) for e in target.elts):
+                return [e.id for e in target.elts]  # type: ignore[attr-defined]
+    return None
+
+
+def _accumulated(result: ast.expr, name: str, model: KernelModel) -> Reduction | None:
+    """The ``x.sum(axis=0)`` of ``acc + x.sum(axis=0)``, in either order."""
+    if not (isinstance(result, ast.BinOp) and isinstance(result.op, ast.Add)):
+        return None
+    for acc, other in ((result.left, result.right), (result.right, result.left)):
+        if isinstance(acc, ast.Name) and acc.id == name:
+            for reduction in model.reductions:
+                if reduction.node is other and reduction.axis == 0 and reduction.rank == 2:
+                    if reduction.operation == "sum" and not reduction.keepdims:
+                        return reduction
+    return None
+
+

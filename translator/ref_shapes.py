@@ -1,0 +1,125 @@
+"""Ranks of a kernel's refs, from the call's specs and shapes and from the kernel's own use.
+
+The kernel model needs the rank of each ref.  Sources, in this order: the block shape of its spec
+(squeezed dimensions left out), the number of results of its index map, the shape of its output,
+``m, n = x.shape`` beside the call, ``m, n = x_ref.shape`` in the kernel.  Dimensions are named by
+the ref itself: ``x_ref.shape[0]``.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from .kernel_model import build_model
+from .names import Resolver
+from .sites import CallSite, Spec
+
+
+def ref_dims(sites: list[CallSite], resolver: Resolver) -> tuple[dict[int, tuple[str, ...]], int | None]:
+    """({position of the ref: its dimensions}, number of input refs or None)."""
+    first = build_model(sites[0], resolver, {})
+    names = [r.name for r in first.refs]
+    ranks: dict[int, int] = {}
+    for i, ref in enumerate(first.refs):
+        if ref.name in first.ref_ranks:
+            ranks[i] = first.ref_ranks[ref.name]
+    inputs = _input_count(sites, first)
+    for site in sites:
+        for i, spec in enumerate(site.in_specs or ()):
+            _put(ranks, i, _spec_rank(spec))
+        if site.in_specs is None and site.invocation is not None:
+            for i, operand in enumerate(site.invocation.args):
+                _put(ranks, i, _array_rank(operand, resolver))
+        if inputs is not None:
+            outs = _out_shapes(site, resolver)
+            for i, spec in enumerate(site.out_specs or ()):
+                _put(ranks, inputs + i, _spec_rank(spec))
+            for i, out in enumerate(outs or ()):
+                if site.out_specs is None or _spec_rank(site.out_specs[i]) is None:
+                    _put(ranks, inputs + i, _array_rank(out, resolver))
+    dims = {
+        i: tuple(f"{names[i]}.shape[{d}]" for d in range(rank)) for i, rank in ranks.items() if i < len(names)
+    }
+    return dims, inputs
+
+
+def _put(ranks: dict[int, int], position: int, rank: int | None) -> None:
+    if rank is not None:
+        ranks[position] = rank
+
+
+def _input_count(sites: list[CallSite], model) -> int | None:
+    for site in sites:
+        if site.in_specs is not None:
+            return len(site.in_specs)
+        if site.invocation is not None and not any(isinstance(a, ast.Starred) for a in site.invocation.args):
+            return len(site.invocation.args)
+    stored = {a.ref.name for a in model.accesses if a.kind == "store"}
+    for i, ref in enumerate(model.refs):
+        if ref.name in stored:
+            return i
+    return None
+
+
+def _spec_rank(spec: Spec) -> int | None:
+    if spec.block_shape is not None:
+        return sum(d is not None for d in spec.block_shape)
+    return spec.rank
+
+
+def _out_shapes(site: CallSite, resolver: Resolver) -> list[ast.expr] | None:
+    out = site.keywords.get("out_shape")
+    if out is None:
+        return None
+    value = resolver.value(out)
+    if isinstance(value, (ast.List, ast.Tuple)):
+        return list(value.elts)
+    return [out]
+
+
+def _array_rank(node: ast.expr, resolver: Resolver) -> int | None:
+    """The rank of an array or ShapeDtypeStruct expression, if the source shows it."""
+    value = resolver.value(node)
+    if isinstance(value, ast.Call):
+        keywords = {k.arg: k.value for k in value.keywords}
+        name = resolver.qualified(value.func) or ""
+        if name.endswith("ShapeDtypeStruct"):
+            shape = value.args[0] if value.args else keywords.get("shape")
+            return _shape_rank(shape, resolver) if shape is not None else None
+        if name in ("jax.numpy.zeros", "jax.numpy.ones", "jax.numpy.empty", "jax.numpy.full") and value.args:
+            return _shape_rank(value.args[0], resolver)
+        if isinstance(value.func, ast.Attribute) and value.func.attr == "reshape":
+            shape = value.args[0] if len(value.args) == 1 else None
+            return _shape_rank(shape, resolver) if isinstance(shape, ast.Tuple) else None
+    if isinstance(node, ast.Name):
+        return _unpacked_rank(node.id, node, resolver)
+    return None
+
+
+def _shape_rank(node: ast.expr, resolver: Resolver) -> int | None:
+    value = resolver.value(node)
+    if isinstance(value, (ast.Tuple, ast.List)):
+        return None if any(isinstance(e, ast.Starred) for e in value.elts) else len(value.elts)
+    if isinstance(value, ast.Attribute) and value.attr == "shape" and isinstance(value.value, ast.Name):
+        return _unpacked_rank(value.value.id, value, resolver)
+    return None
+
+
+def _unpacked_rank(name: str, use: ast.AST, resolver: Resolver) -> int | None:
+    """The length of a pattern that ``name.shape`` is unpacked into in the same scope."""
+    scope = resolver.scope_of(use)
+    for node in resolver.parents:
+        if not isinstance(node, ast.Assign) or resolver.scope_of(node) is not scope:
+            continue
+        pairs = [(t, node.value) for t in node.targets]
+        for target, value in list(pairs):
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                pairs += zip(target.elts, value.elts)
+        for target, value in pairs:
+            if (
+                isinstance(value, ast.Attribute) and value.attr == "shape"
+                and isinstance(value.value, ast.Name) and value.value.id == name
+                and isinstance(target, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in target.elts)
+            ):
+                return len(target.elts)
+    return None
