@@ -126,13 +126,13 @@ class Golden:
         return text.replace(find, replace), rung
 
 
-def discover(names: Sequence[str] = ()) -> list[Golden]:
-    """All goldens, or those named, by name.
+def discover(names: Sequence[str] = (), root: pathlib.Path = ROOT) -> list[Golden]:
+    """All goldens below ``root``, or those named, by name.
 
     Raises:
       ValueError: a name that is not a golden.
     """
-    found = {path.parent.name: Golden(path.parent.name, path.parent) for path in sorted(ROOT.glob("*/case.py"))}
+    found = {path.parent.name: Golden(path.parent.name, path.parent) for path in sorted(root.glob("*/case.py"))}
     if unknown := [name for name in names if name not in found]:
         raise ValueError(f"no golden named {', '.join(unknown)}; there are {', '.join(found)}")
     return [golden for name, golden in found.items() if not names or name in names]

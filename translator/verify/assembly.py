@@ -105,5 +105,5 @@ def _numbers(text: str, pattern: str, groups: int) -> tuple[int, ...]:
 
 def _opcodes(sass: str) -> Mapping[str, int]:
     # "   -:-:1:Y:07        /*0010*/               @!P0 LDG.E.128 R4, [R2] ;": the guard is optional.
-    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", sass)
+    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)", sass)
     return dict(sorted(collections.Counter(found).items()))

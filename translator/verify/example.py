@@ -8,7 +8,8 @@ An example is ``FILE:FUNCTION``. ``FUNCTION()`` returns one of
   file and in its port;
 * ``(name, args)`` or ``(name, args, kwargs)`` with a dotted name, the same.
 
-FILE may be the kernel file itself. ``reference(*args)``, where FILE has one, is what the results are held against.
+FILE may be the kernel file itself. ``reference(*args)``, where FILE has one, is what the results are held against; a dict ``reference`` holds one
+function per name of the function to call.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ import dataclasses
 import functools
 import pathlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from ..diagnostics import InputError
 from . import modules
 
 
-class ExampleError(Exception):
+class ExampleError(InputError):
     """The example cannot be used; the message says what is wrong with it."""
 
 
@@ -67,14 +69,18 @@ class Call:
     """One call of the original and of the port with the same arguments.
 
     ``original`` and ``port`` take ``arrays`` only: what is not an array is bound, since it may be static.
-    ``reference`` is None where the example has none.
+    ``rebuild`` makes the positional arguments from other arrays in their places. ``reference`` is None where the
+    example has none.
     """
 
     original_module: types.ModuleType
     port_module: types.ModuleType
+    example_module: types.ModuleType
     original: Callable[..., Any]
     port: Callable[..., Any]
+    args: tuple[Any, ...]
     arrays: list[Any]
+    rebuild: Callable[[Sequence[Any]], tuple[Any, ...]]
     reference: Callable[[], Any] | None
 
 
@@ -94,14 +100,33 @@ def make_call(subject: Subject) -> Call:
         raise ExampleError(f"{subject.example_file} has no function {subject.example_function}")
     name, args, kwargs = _name_and_arguments(function(**subject.kwargs), subject.entry)
     reference = getattr(holder, "reference", None)
-    original_call, arrays = _bind(_lookup(original, name), args, kwargs)
-    port_call, _ = _bind(_lookup(port, name), args, kwargs)
+    if isinstance(reference, dict):
+        reference = reference.get(name)
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (jax.Array, np.ndarray, np.generic))]
+
+    def rebuild(arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        full = list(leaves)
+        for place, array in zip(places, arrays, strict=True):
+            full[place] = array
+        return jax.tree.unflatten(tree, full)
+
+    def over_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arrays):
+            args, kwargs = rebuild(arrays)
+            return function(*args, **kwargs)
+
+        return call
+
     return Call(
         original_module=original,
         port_module=port,
-        original=original_call,
-        port=port_call,
-        arrays=arrays,
+        example_module=holder,
+        original=over_arrays(_lookup(original, name)),
+        port=over_arrays(_lookup(port, name)),
+        args=args,
+        arrays=[leaves[place] for place in places],
+        rebuild=lambda arrays: rebuild(arrays)[0],
         reference=functools.partial(reference, *args) if callable(reference) else None,
     )
 
@@ -126,17 +151,3 @@ def _lookup(module: types.ModuleType, name: str) -> Callable[..., Any]:
     except AttributeError:
         raise ExampleError(f"{module.__file__} has no {name}") from None
 
-
-def _bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
-    """``function`` over its array leaves alone, and those leaves."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (jax.Array, np.ndarray, np.generic))]
-
-    def call(*arrays):
-        full = list(leaves)
-        for place, array in zip(places, arrays, strict=True):
-            full[place] = array
-        args, kwargs = jax.tree.unflatten(tree, full)
-        return function(*args, **kwargs)
-
-    return call, [leaves[place] for place in places]

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ..diagnostics import InputError
 from . import jobs
 from .example import Subject, parse
 from .rung import RungResult
@@ -62,8 +63,10 @@ def verify_file(
     """
     from ..driver import port  # needs libcst, which verifying a given text does not
     from ..result import Options
-    from ..source import read
+    from ..source import STDIN, read
 
+    if filename == STDIN:
+        raise InputError("pallas-port verify: needs a file, since the original is run from its place")
     source = read(filename)
 
     def port_text(text: str) -> str:

@@ -29,11 +29,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax._src import source_info_util
 from jax._src.state import indexing
 from jax._src.state import types as state_types
 from jax.experimental import pallas as pl
 
 _PIECE = 32
+
+# Errors and races are to be reported at the line of the kernel that called ``_load`` or ``_store``.
+source_info_util.register_exclusion(__file__)
 
 
 def load(ref, *, layout=None, mask=None, other=0, vec=1, eviction_policy=None):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import re
 import sys
 import traceback
 
@@ -52,7 +53,12 @@ def _result(job: dict) -> RungResult:
 
 def _message(error: BaseException) -> str:
     """The kind, the text, and the innermost line of the user's own code."""
-    text = f"{type(error).__name__}: {error}".strip()[:_MESSAGE_CHARACTERS]
+    text = f"{type(error).__name__}: {error}".strip()
+    if "Traceback (most recent call last)" in text:
+        # An error of interpret mode inside a callback: the text is a traceback of JAX, and the error is its end.
+        errors = re.findall(r"^\w[\w.]*(?:Error|Exception): .*", text.partition("Traceback")[2], re.M)
+        text = errors[-1] if errors else text
+    text = text[:_MESSAGE_CHARACTERS]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith("<port of")]
     if frames:
         text += f"\n  at line {frames[-1].lineno} of the port: {frames[-1].line}"
