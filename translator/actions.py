@@ -163,6 +163,13 @@ class ReplaceCall(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class RemoveStatement(Action):
+    """The assignment at ``span`` goes: nothing reads its name any more."""
+
+    rule = "MG105"
+
+
+@dataclasses.dataclass(frozen=True)
 class InvertMask(Action):
     """``~mask`` becomes ``mask ^ True``."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
-import os
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -134,10 +133,9 @@ def check_source(source: Source, facts: Facts, tables: Tables, action: Action) -
     for site in find_sites(resolver):
         key = site.kernel if site.kernel is not None else f"{site.kernel_name}:{site.call.lineno}"
         by_kernel.setdefault(key, []).append(site)
-    path = os.path.realpath(source.filename)
     kernels = []
     for sites in by_kernel.values():
-        recorded = tuple(f for site in sites for f in facts.at(path, site.call.lineno))
+        recorded = tuple(f for site in sites for f in facts.at(source.filename, site.call.lineno))
         kernels.append(_check_kernel(source, resolver, sites, recorded, tables, action))
     return Check(source.filename, tables.version, tables.note, tuple(kernels))
 
@@ -282,7 +280,7 @@ def as_text(check: Check) -> str:
         out += [f"  call, line {line}: {reason}" for line, reason in kernel.call_failures]
         width = max([9, *(len(m.primitive) for row in kernel.lines for m in row.marks)])
         titles = "  ".join(f"{title:<6}" for title, _ in _COLUMNS)
-        out.append(f"{'line':>6}  {'primitive':<{width}}  {titles}")
+        out.append(f"{'line':>6}  {'primitive':<{width}}  {titles}".rstrip())
         for row in kernel.lines:
             tail = f"    -> {row.action}" if row.action else ""
             out.append(f"{row.line:>6}  {row.text}{tail}")

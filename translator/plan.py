@@ -96,14 +96,12 @@ class Modules:
 class ModulePlan:
     """What to rewrite in a module.
 
-    imports: {module: local name} to add. drop_imports: local names whose import becomes unused.
     support: names of the support functions that the emitted code calls.
+    modules: local names of library modules, and which of them must be imported.
     """
 
     actions: tuple[Action, ...]
     sites: tuple[SiteReport, ...]
-    imports: dict[str, str]
-    drop_imports: tuple[str, ...]
     support: tuple[str, ...]
     modules: Modules
 
@@ -112,47 +110,52 @@ def plan_module(resolver: Resolver, source: str, target: Target, options: Option
     """Plans every Triton ``pallas_call`` of a module."""
     lines = source.split("\n")
     sites = find_sites(resolver)
-    groups: dict[int, list[CallSite]] = {}
+    by_kernel: dict[int, list[CallSite]] = {}
     for site in sites:
-        groups.setdefault(id(site.kernel or site.call), []).append(site)
+        by_kernel.setdefault(id(site.kernel or site.call), []).append(site)
+    groups = [_Group(resolver, lines, s, target, options) for s in by_kernel.values()]
+    while True:
+        # Emission may find a group that cannot be ported after all; names depend on all of them.
+        _hold_back_shared_helpers(groups)
+        names = FreshNames(resolver)
+        retired = _retired_imports(resolver, groups)
+        modules = Modules(resolver, names, retired)
+        ported = [g for g in groups if g.portable]
+        emissions = [g.emit(names, modules) for g in ported]
+        if all(g.portable for g in ported):
+            break
+    result = [a for e in emissions for a in e.actions]
+    support = {name for e in emissions for name in e.support}
+    if support:
+        from ..rewrites.support import needed_modules
 
-    names = FreshNames(resolver)
-    retired = _retired_imports(resolver, sites)
-    planned: list[_Group] = []
-    for group in groups.values():
-        planned.append(_Group(resolver, lines, group, target, options))
-    _hold_back_shared_helpers(planned)
-    kept = any(not g.portable and g.triton for g in planned)
-    modules = Modules(resolver, names, frozenset() if kept else frozenset(retired))
-    result_actions: list[Action] = []
-    support: set[str] = set()
-    reports: dict[int, SiteReport] = {}
-    for group in planned:
-        if group.portable:
-            emitted = group.emit(names, modules)
-            if group.portable:
-                result_actions += emitted.actions
-                support |= emitted.support
-        reports |= group.reports()
-    changed = bool(result_actions)
-    drop = retired if changed and all(g.portable or not g.triton for g in planned) else ()
+        for module in needed_modules(tuple(support)):
+            modules.name(module)
+    reports = {k: v for g in groups for k, v in g.reports().items()}
     return ModulePlan(
-        actions=tuple(dict.fromkeys(result_actions)),
+        actions=tuple(dict.fromkeys(result)),
         sites=tuple(reports[id(s)] for s in sites),
-        imports=dict(modules.missing) if changed else {},
-        drop_imports=tuple(drop),
         support=tuple(sorted(support)),
         modules=modules,
     )
 
 
-def _retired_imports(resolver: Resolver, sites: list[CallSite]) -> tuple[str, ...]:
-    """Local names of the Triton module, if only calls that may be ported use it."""
-    found = []
+def _retired_imports(resolver: Resolver, groups: list[_Group]) -> frozenset[str]:
+    """Local names of the Triton module that only ported calls and kernels use."""
+    inside: set[ast.AST] = set()
+    for group in groups:
+        if group.portable:
+            roots: list[ast.AST] = [s.call for s in group.sites]
+            roots += [statement for call in group.calls for statement in call.unused]
+            roots += list(group.model.functions) if group.model else []
+            inside |= {n for root in roots for n in ast.walk(root)}
+    found = set()
     for _, name, target in resolver.imports():
         if target in (TRITON, f"{PALLAS}.gpu"):
-            found.append(name)
-    return tuple(found)
+            uses = [n for n in resolver.parents if isinstance(n, ast.Name) and n.id == name]
+            if all(n in inside for n in uses):
+                found.add(name)
+    return frozenset(found)
 
 
 def _hold_back_shared_helpers(groups: list[_Group]) -> None:
@@ -263,6 +266,7 @@ class _Group:
     def emit(self, names: FreshNames, modules: Modules) -> Emission:
         assert self.model is not None
         emission = Emission([], set())
+        self.notes, self.rules = [], set()
         if self.model.dots:
             from .plan_dots import plan_dots
 

@@ -29,17 +29,23 @@ _KNOWN = {
 
 @dataclasses.dataclass
 class CallPlan:
-    """``views``: the view that each kernel argument gets, None for the whole ref."""
+    """``views``: the view that each kernel argument gets, None for the whole ref.
+
+    unused: assignments that only this call reads, and that the port makes superfluous.
+    """
 
     views: list[str | None] | None
     argument_names: list[str]
     grid: str
     grid_rank: int
     aliases: dict[int, int]
+    unused: list[ast.stmt]
 
     def emit(self, group, site: CallSite, names, modules, add, parameters: tuple[tuple[str, str], ...]) -> None:
         """Adds the launch and, where blocks are views, the function that builds them."""
         plgpu = modules.name(MOSAIC)
+        for statement in self.unused:
+            add(act.RemoveStatement(span_of(statement, group.lines)))
         axes = tuple(group.axis_name(i) for i in range(self.grid_rank))
         span = span_of(site.call, group.lines)
         body = ""
@@ -204,7 +210,34 @@ def plan_call(
     grid_text = ast.unparse(site.keywords["grid"]) if grid else ""
     if grid and not isinstance(resolver.value(site.keywords["grid"]), (ast.Tuple, ast.List)):
         grid_text = f"({ast.unparse(grid[0])},)"
-    return CallPlan(views, names, grid_text, len(grid), aliases), problems
+    return CallPlan(views, names, grid_text, len(grid), aliases, _unused(site, resolver)), problems
+
+
+def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
+    """Plain assignments whose name is read by nothing but the keywords that the port drops."""
+    dropped = [site.keywords[k] for k in ("compiler_params", "in_specs", "out_specs") if k in site.keywords]
+    inside = {n for d in dropped for n in ast.walk(d)}
+    found: list[ast.stmt] = []
+    queue = [n for n in inside if isinstance(n, ast.Name)]
+    while queue:
+        name = queue.pop()
+        binding = resolver.binding(name)
+        if binding is None or binding.kind != "value" or binding.node is None:
+            continue
+        statement = resolver.statement_of(binding.node)
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or statement in found:
+            continue
+        scope = resolver.scope_of(name).find(name.id)
+        uses = [
+            n for n in resolver.parents
+            if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Load)
+            and (f := resolver.scope_of(n).find(name.id)) is not None and f[0] is scope[0]  # type: ignore[index]
+        ]
+        if len(scope[1]) == 1 and all(n in inside for n in uses):  # type: ignore[index]
+            found.append(statement)
+            inside |= set(ast.walk(statement))
+            queue += [n for n in ast.walk(statement.value) if isinstance(n, ast.Name)]
+    return found
 
 
 def _read_aliases(site: CallSite, resolver: Resolver, problems: list[Problem]) -> dict[int, int]:

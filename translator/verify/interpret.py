@@ -25,7 +25,12 @@ from .rung import Fail, Skip
 from .target import pretend
 
 _RACE = "RACE DETECTED"
-_UNSUPPORTED = ("NotImplementedError", "does not support `inline_mgpu`", "not found for platform cpu")
+_UNSUPPORTED = (
+    "NotImplementedError",
+    "does not support `inline_mgpu`",
+    "not found for platform cpu",
+    "Cannot lower jaxpr with effects",  # ``pl.run_state`` with an accumulator
+)
 
 
 def check(subject: Subject, target: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

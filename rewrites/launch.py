@@ -1,0 +1,116 @@
+"""Launches the kernel with `plgpu.kernel` instead of `pl.pallas_call`.
+
+Why: the Triton backend of `pallas_call` is deprecated, and `pl.pallas_call` for Mosaic GPU kernels
+is deprecated in favour of `plgpu.kernel`.
+
+`out_shape` becomes `out_type`, `name` becomes `kernel_name`, the grid gets axis names, and
+`interpret` and `debug` stay. Triton's compiler parameters go: the number of warps is one warpgroup
+per program for kernels without matrix products, else planned from the tile.
+
+Does not cover: dynamic grids, scalar prefetch, `grid_spec`; such calls stay on Triton.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..translator import actions
+from ..translator.names import MOSAIC
+from .engine import Example, Rule, expression
+
+_DROPPED = {"compiler_params", "in_specs", "out_specs", "cost_estimate", "backend", "input_output_aliases", "grid", "name"}
+
+
+class Launch(Rule):
+    code = "MG101"
+    name = "launch"
+    title = "pl.pallas_call becomes plgpu.kernel"
+    nodes = {actions.Launch: (cst.Call,)}
+    EXAMPLES = (
+        Example(
+            before='''
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+
+def double(x_ref, o_ref):
+    i = pl.program_id(0)
+    o_ref[pl.ds(i * 256, 256)] = 2 * x_ref[pl.ds(i * 256, 256)]
+
+
+def run(x):
+    return pl.pallas_call(
+        double,
+        grid=(x.shape[0] // 256,),
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        compiler_params=plgpu.CompilerParams(num_warps=4),
+        name="double",
+    )(x)
+''',
+            after='''
+    return plgpu.kernel(
+        double,
+        grid=(x.shape[0] // 256,),
+        grid_names=("i",),
+        out_type=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        kernel_name="double",
+    )(x)
+''',
+        ),
+    )
+
+    def rewrite(self, action: actions.Launch, node: cst.Call) -> cst.Call:
+        function = expression(f"{self.modules.name(MOSAIC)}.kernel")
+        args = list(node.args)
+        partial = bool(args) and args[0].keyword is None and _ends_with(args[0].value, "pallas_call")
+        head = [args.pop(0).with_changes(value=function)] if partial else []
+        new: list[cst.Arg] = []
+        positional = 0
+        extra = dict(action.extra)
+        for arg in args:
+            keyword = arg.keyword.value if arg.keyword is not None else ("kernel", "out_shape")[positional]
+            positional += arg.keyword is None
+            if keyword == "kernel":
+                value = expression(action.body) if action.body else arg.value
+                new.append(arg.with_changes(value=value, keyword=None, equal=cst.MaybeSentinel.DEFAULT))
+            elif keyword == "out_shape":
+                new.append(_keyword(arg, "out_type", arg.value))
+            elif keyword == "grid" and action.grid:
+                same = isinstance(arg.value, cst.Tuple) or not action.grid.startswith("(")
+                new.append(arg if same else _keyword(arg, "grid", expression(action.grid)))
+                names = ", ".join(f'"{n}"' for n in action.grid_names)
+                names += "," if len(action.grid_names) == 1 else ""
+                new.append(_keyword(arg, "grid_names", expression(f"({names})")))
+            elif keyword == "compiler_params" and "compiler_params" in extra:
+                new.append(_keyword(arg, keyword, expression(extra.pop(keyword))))
+            elif keyword == "name":
+                new.append(_keyword(arg, "kernel_name", arg.value))
+                extra.pop("kernel_name", None)
+            elif keyword not in _DROPPED:
+                new.append(arg)
+        for name, text in extra.items():
+            new.append(_keyword(args[-1], name, expression(text)))
+        return node.with_changes(func=node.func if partial else function, args=_close(head + new, node))
+
+
+def _keyword(like: cst.Arg, name: str, value: cst.BaseExpression) -> cst.Arg:
+    equal = like.equal if like.keyword is not None else cst.AssignEqual(
+        cst.SimpleWhitespace(""), cst.SimpleWhitespace("")
+    )
+    return like.with_changes(keyword=cst.Name(name), equal=equal, value=value, star="")
+
+
+def _close(args: list[cst.Arg], node: cst.Call) -> list[cst.Arg]:
+    """The arguments with the original call's separators: the last one ends as the last one did."""
+    between = next((a.comma for a in node.args[:-1]), cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    last = node.args[-1]
+    result = [a if isinstance(a.comma, cst.Comma) and a.comma is not last.comma else a.with_changes(comma=between)
+              for a in args[:-1]]
+    result.append(args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg))
+    return result
+
+
+def _ends_with(node: cst.BaseExpression, name: str) -> bool:
+    return (node.attr.value if isinstance(node, cst.Attribute) else getattr(node, "value", "")) == name

@@ -1,0 +1,129 @@
+"""Loads tiles from GMEM into an anchored register layout.
+
+Why: a plain `ref[...]` gets a layout from which reductions and broadcasts cannot be inferred, and
+Mosaic GPU has no masked load. `_load` (support code) takes the source's index, mask and fill value
+and issues one predicated access per register, as Triton does, so that tails, rows that are not
+aligned and index vectors cost no padding.
+
+`vec` appears where the plan proved that neighbours in the tile are neighbours in memory and that no
+tile start, row or mask bound cuts a vector; elsewhere elements are loaded one by one. Loads of one
+element stay plain subscripts.
+
+Does not cover: loads from views of views, and index vectors beside slices.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..translator import actions
+from .engine import Example, Rule, expression
+
+MASKED = '''
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+
+def softmax_row(x_ref, o_ref, *, width):
+    columns = jnp.arange(width)
+    inside = columns < x_ref.shape[0]
+    row = plgpu.load(x_ref.at[columns], mask=inside, other=-jnp.inf)
+    e = jnp.exp(row - jnp.max(row, axis=0))
+    plgpu.store(o_ref.at[columns], e / jnp.sum(e, axis=0), mask=inside)
+
+
+def softmax(x):
+    kernel = functools.partial(softmax_row, width=pl.next_power_of_2(x.shape[1]))
+    f = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[1],), x.dtype),
+        compiler_params=plgpu.CompilerParams(num_warps=4),
+    )
+    return jax.vmap(f)(x)
+'''
+
+
+class Loads(Rule):
+    code = "MG201"
+    name = "loads"
+    title = "Loads get a register layout and a predicate"
+    nodes = {actions.Load: (cst.Call, cst.Subscript)}
+    EXAMPLES = (
+        Example(before=MASKED, after='''
+    row = _load(x_ref, columns, mask=inside, other=-jnp.inf, layout=layout, vec=vec)
+'''),
+    )
+
+    def rewrite(self, action: actions.Load, node: cst.CSTNode) -> cst.BaseExpression:
+        ref, index, rest = access(node)
+        if action.scalar:
+            return cst.Subscript(ref, [cst.SubscriptElement(cst.Index(index))], lpar=getattr(node, "lpar", ()))
+        rest = [a for a in rest if a.keyword is None or a.keyword.value not in ("cache_modifier", "volatile")]
+        return call("_load", node, [ref, index], rest, action.layout, action.vec)
+
+
+def access(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, list[cst.Arg]]:
+    """(ref, index, other arguments) of ``load(ref.at[index], ...)`` or ``ref[index]``."""
+    rest: list[cst.Arg] = []
+    if isinstance(node, cst.Call):
+        rest = list(node.args[1:])
+        node = node.args[0].value
+        if not isinstance(node, cst.Subscript):
+            return node, expression("..."), rest  # type: ignore[return-value]
+    assert isinstance(node, cst.Subscript)
+    ref = node.value
+    if isinstance(ref, cst.Attribute) and ref.attr.value == "at":
+        ref = ref.value
+    return ref, _index(node), rest
+
+
+def _index(node: cst.Subscript) -> cst.BaseExpression:
+    parts = [_one_index(e.slice) for e in node.slice]
+    if len(parts) == 1 and not isinstance(node.slice[0].comma, cst.Comma):
+        return parts[0]
+    return cst.Tuple([cst.Element(p) for p in parts])
+
+
+def _one_index(part: cst.BaseSlice) -> cst.BaseExpression:
+    if isinstance(part, cst.Index):
+        return part.value
+    assert isinstance(part, cst.Slice)
+    none = cst.Name("None")
+    if part.lower is None and part.upper is None:
+        return expression("slice(None)")
+    bounds = [part.lower or none, part.upper or none]
+    return cst.Call(cst.Name("slice"), [cst.Arg(b) for b in bounds])
+
+
+def call(
+    name: str, node: cst.CSTNode, first: list[cst.BaseExpression], rest: list[cst.Arg], layout: str, vec: str
+) -> cst.Call:
+    """``name(first..., rest..., layout=..., vec=...)``, laid out over lines as ``node`` was."""
+    like = list(node.args) if isinstance(node, cst.Call) else []
+    named = [_named("layout", layout)] + ([_named("vec", vec)] if vec else [])
+    args = [cst.Arg(e) for e in first] + rest + named
+    space = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    breaks = [a.comma for a in like[:-1] if isinstance(a.comma, cst.Comma)]
+    wrapped = next((c for c in breaks if isinstance(c.whitespace_after, cst.ParenthesizedWhitespace)), None)
+    out = []
+    for a in args[:-1]:
+        comma = a.comma if isinstance(a.comma, cst.Comma) and a in rest and a is not like[-1] else space
+        if wrapped is not None and a is args[len(first) - 1]:
+            comma = wrapped
+        out.append(a.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace("")))
+    last = args[-1]
+    if like:
+        last = last.with_changes(comma=like[-1].comma, whitespace_after_arg=like[-1].whitespace_after_arg)
+    result = cst.Call(cst.Name(name), [*out, last], lpar=getattr(node, "lpar", ()), rpar=getattr(node, "rpar", ()))
+    if isinstance(node, cst.Call):
+        result = result.with_changes(whitespace_before_args=node.whitespace_before_args)
+    return result
+
+
+def _named(keyword: str, value: str) -> cst.Arg:
+    none = cst.SimpleWhitespace("")
+    return cst.Arg(expression(value), keyword=cst.Name(keyword), equal=cst.AssignEqual(none, none))

@@ -1,0 +1,74 @@
+"""Keeps arrays with a dimension of extent 1 at rank 1 until they meet a full tile.
+
+Why: at Warpgroup semantics nothing can be computed on an (M, 1) or (1, N) array, and a reduction
+with `keepdims=True` never lowers. The port reduces without `keepdims`, leaves `[:, None]` out where
+arithmetic on the thin array follows, and adds it where the array is broadcast against a tile.
+
+Does not cover: thin arrays that are stored, reduced again or reshaped.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..translator import actions
+from .engine import Example, Rule, expression
+
+
+class NewAxes(Rule):
+    code = "MG301"
+    name = "new-axes"
+    title = "keepdims and new axes move to where an array meets a tile"
+    nodes = {
+        actions.DropKeepdims: (cst.Call,),
+        actions.DropNewAxis: (cst.Subscript,),
+        actions.AddNewAxis: (cst.BaseExpression,),
+    }
+    EXAMPLES = (
+        Example(
+            before='''
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+
+def normalise(x_ref, o_ref):
+    x = x_ref[...]
+    scale = lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True) + 1e-6)
+    o_ref[...] = x * scale
+
+
+def run(x):
+    tile = pl.BlockSpec((16, 256), lambda i: (i, 0))
+    return pl.pallas_call(
+        normalise, grid=(x.shape[0] // 16,), in_specs=[tile], out_specs=tile,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        compiler_params=plgpu.CompilerParams(num_warps=4),
+    )(x)
+''',
+            after='''
+    scale = lax.rsqrt(jnp.mean(x * x, axis=1) + 1e-6)
+    _store(o_ref, ..., x * scale[:, None], layout=layout, vec=vec)
+''',
+        ),
+    )
+
+    def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.CSTNode:
+        if isinstance(action, actions.DropNewAxis):
+            assert isinstance(node, cst.Subscript)
+            return node.value.with_changes(lpar=(*node.lpar, *node.value.lpar), rpar=(*node.value.rpar, *node.rpar))
+        if isinstance(action, actions.DropKeepdims):
+            assert isinstance(node, cst.Call)
+            kept = [a for a in node.args if a.keyword is None or a.keyword.value != "keepdims"]
+            if kept and kept[-1] is not node.args[-1]:
+                last = node.args[-1]
+                kept[-1] = kept[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+            return node.with_changes(args=kept)
+        assert isinstance(action, actions.AddNewAxis)
+        text = "x[:, None]" if action.axis == 0 else "x[None, :]"
+        base = node
+        if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison, cst.IfExp, cst.BooleanOperation)) and not node.lpar:
+            base = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return expression(text).with_changes(value=base)

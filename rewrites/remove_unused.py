@@ -1,0 +1,38 @@
+"""Removes local names that only the old call used.
+
+Why: after the port a BlockSpec or Triton compiler parameters held in a variable have no reader
+left, and would keep an import of the deprecated module alive.
+
+Only plain assignments to one name are removed, and only if every use of the name was inside the
+rewritten calls.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..translator import actions
+from .engine import Example, Rule
+from .block_views import BlockViews
+
+
+class RemoveUnused(Rule):
+    code = "MG105"
+    name = "remove-unused"
+    title = "Specs and parameters that nothing uses any more are removed"
+    nodes = {actions.RemoveStatement: (cst.SimpleStatementLine,)}
+    EXAMPLES = (
+        Example(before=BlockViews.EXAMPLES[0].before, after='''
+def run(x, s):
+
+    def scale_rows_blocks(x_ref, s_ref, o_ref):
+'''),
+    )
+
+    def rewrite(self, action: actions.RemoveStatement, node: cst.SimpleStatementLine):
+        if len(node.body) != 1 or node.leading_lines:
+            kept = [s for s in node.body if not isinstance(s, cst.Assign)]
+            comments = [line for line in node.leading_lines]
+            if kept or any(line.comment for line in comments):
+                return node.with_changes(body=kept or [cst.Pass()])
+        return cst.RemovalSentinel.REMOVE
