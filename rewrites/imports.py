@@ -7,6 +7,7 @@ port are removed.  A module import that replaces another under the same name tak
 from __future__ import annotations
 
 import ast
+import sys
 
 
 def update(before: str, after: str, needed: dict[str, str], newline: str) -> str:
@@ -35,11 +36,18 @@ def update(before: str, after: str, needed: dict[str, str], newline: str) -> str
             edits.append((node.lineno, node.end_lineno or node.lineno, new))
         elif last_import and not _is_prelude(node):
             break
-    rest = [_statement(m, n) for m, n in sorted(needed.items()) if m not in placed]
+    rest = [(m, _statement(m, n)) for m, n in needed.items() if m not in placed]
+    standard = sorted(s for m, s in rest if m.partition(".")[0] in sys.stdlib_module_names)
+    others = sorted(s for m, s in rest if m.partition(".")[0] not in sys.stdlib_module_names)
     if not last_import:
         last_import = _after_docstring(tree)
-    if rest:
-        edits.append((last_import + 1, last_import, rest))
+    first = _standard_place(tree) or last_import + 1
+    if standard and first > last_import:
+        others, standard = [*standard, *others], []
+    if others:
+        edits.append((last_import + 1, last_import, others))
+    if standard:
+        edits.append((first, first - 1, standard))
     for start, end, new in sorted(edits, reverse=True):
         lines[start - 1 : end] = [line + ("\r" if newline == "\r\n" else "") for line in new]
     return "\n".join(lines)
@@ -78,6 +86,21 @@ def _statement(module: str, name: str) -> str:
     if module == "jax.numpy" or not parent:
         return f"import {module}" if module == name else f"import {module} as {name}"
     return f"from {parent} import {leaf}" if leaf == name else f"from {parent} import {leaf} as {name}"
+
+
+def _standard_place(tree: ast.Module) -> int:
+    """Line after the last import of the standard library in the first block, or of the first import."""
+    place = 0
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            module = node.names[0].name if isinstance(node, ast.Import) else node.module or ""
+            if module == "__future__":
+                continue
+            if module.partition(".")[0] in sys.stdlib_module_names:
+                place = (node.end_lineno or node.lineno) + 1
+            elif not place:
+                return node.lineno
+    return place
 
 
 def _is_prelude(node: ast.stmt) -> bool:

@@ -47,6 +47,9 @@ def softmax(x):
 '''
 
 
+_LINE = 76  # columns that a call may take before its arguments are put on lines of their own
+
+
 class Loads(Rule):
     code = "MG201"
     name = "loads"
@@ -104,6 +107,8 @@ def call(
 ) -> cst.Call:
     """``name(first..., rest..., layout=..., vec=...)``, laid out over lines as ``node`` was."""
     like = list(node.args) if isinstance(node, cst.Call) else []
+    if "#" not in cst.Module([]).code_for_node(node):
+        return _filled(name, node, first, rest, layout, vec)
     named = [_named("layout", layout)] + ([_named("vec", vec)] if vec else [])
     args = [cst.Arg(e) for e in first] + rest + named
     space = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
@@ -122,6 +127,32 @@ def call(
     if isinstance(node, cst.Call):
         result = result.with_changes(whitespace_before_args=node.whitespace_before_args)
     return result
+
+
+def _filled(
+    name: str, node: cst.CSTNode, first: list[cst.BaseExpression], rest: list[cst.Arg], layout: str, vec: str
+) -> cst.Call:
+    """The call on one line, or its arguments filled into lines where it is long."""
+    args = [cst.Arg(e) for e in first] + rest
+    args += [_named("layout", layout)] + ([_named("vec", vec)] if vec else [])
+    plain = cst.SimpleWhitespace("")
+    space = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    args = [a.with_changes(comma=space, whitespace_after_arg=plain) for a in args]
+    args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    parens = {"lpar": getattr(node, "lpar", ()), "rpar": getattr(node, "rpar", ())}
+    code = cst.Module([]).code_for_node
+    if sum(len(code(a)) for a in args) + len(name) <= _LINE:
+        return cst.Call(cst.Name(name), args, **parens)
+    wrap = cst.ParenthesizedWhitespace(cst.TrailingWhitespace(), indent=True, last_line=cst.SimpleWhitespace("    "))
+    width = 0
+    for i, arg in enumerate(args):
+        width += len(code(arg))
+        if i + 1 < len(args) and width + len(code(args[i + 1])) > _LINE:
+            args[i] = arg.with_changes(comma=space.with_changes(whitespace_after=wrap))
+            width = 0
+    close = wrap.with_changes(last_line=plain)
+    args[-1] = args[-1].with_changes(whitespace_after_arg=close)
+    return cst.Call(cst.Name(name), args, whitespace_before_args=wrap, **parens)
 
 
 def _named(keyword: str, value: str) -> cst.Arg:

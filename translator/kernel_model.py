@@ -197,6 +197,7 @@ def build_model(site: CallSite, resolver: Resolver, ref_dims: dict[int, tuple[st
     kernel = site.kernel
     assert kernel is not None
     model = KernelModel(kernel, [])
+    model.functions.add(kernel)
     interpreter = _Interpreter(model, resolver)
     env: dict[str, Value] = {}
     args = kernel.args
@@ -659,14 +660,14 @@ class _Interpreter:
     def binary(
         self, node: ast.AST, op: ast.operator, left: ast.expr, a: Value, right: ast.expr, b: Value
     ) -> Value:
+        if isinstance(op, ast.Div):
+            self.division(node, left, right)
         if isinstance(a, Scalar) and isinstance(b, Scalar):
             return self.scalar_binary(node, op, a, b)
         if isinstance(a, TupleValue) and isinstance(b, TupleValue) and isinstance(op, ast.Add):
             return TupleValue(a.items + b.items)
         if isinstance(a, (RefValue, ViewValue)) or isinstance(b, (RefValue, ViewValue)):
             return Unknown("arithmetic on a ref")
-        if isinstance(op, ast.Div):
-            self.division(node, left, right)
         if isinstance(op, ast.Pow):
             self.power(node, a, b, right)
         result = self.elementwise(node, [(left, a), (right, b)])

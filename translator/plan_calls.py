@@ -70,7 +70,7 @@ class CallPlan:
     def _view_lines(self, group, site, modules, body: str, axes: tuple[str, ...]) -> list[str]:
         lax = modules.name("jax.lax")
         used = {
-            n.id for v in self.views or () if v for n in ast.walk(ast.parse(v, mode="eval")) if isinstance(n, ast.Name)
+            n.id for v in self.views or () if v for n in ast.walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
         }
         lines = [f"def {body}({', '.join(self.argument_names)}):", '  """Views of the blocks that one program works on."""']
         lines += [f'  {a} = {lax}.axis_index("{a}")' for a in axes if a in used]
@@ -111,7 +111,9 @@ class CallPlan:
                 head.append(f"  {operand} = {jax}.new_ref({operand})")
             passed.append(operand)
         inner = [f"  def {body}({', '.join([*inputs, *fresh])}):"]
-        lax_axes = [a for a in axes if any(v and a in v for v in views)]
+        lax_axes = [a for a in axes if a in {
+            n.id for v in views if v for n in ast.walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
+        }]
         if lax_axes:
             lax = modules.name("jax.lax")
             inner += [f'    {a} = {lax}.axis_index("{a}")' for a in lax_axes]
@@ -385,8 +387,9 @@ def _literal_shape(operand: str) -> list[str] | None:
         shape = tree.args[0] if tree.args else next((k.value for k in tree.keywords if k.arg == "shape"), None)
         if isinstance(shape, ast.Tuple):
             return [ast.unparse(e) for e in shape.elts]
-        if shape is not None and ast.unparse(shape).endswith(".shape"):
-            return None
+        if isinstance(shape, ast.Attribute) and shape.attr == "shape":
+            base = ast.unparse(shape)
+            return [f"{base}[{d}]" for d in range(8)]
     return None
 
 

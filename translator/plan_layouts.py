@@ -89,6 +89,8 @@ def plan_layouts(model: KernelModel, resolver: Resolver, names) -> tuple[Layouts
             problems.append(("B121", access.node, "one index vector runs along rows and along columns",
                              "use two jnp.arange"))
         divisors = access.divisors
+        if tile.parent is not None and tile.axis == 0 or access.dims is None and tile.rank is not None:
+            continue  # one element per row, or one number for all
         if divisors is not None and UNKNOWN_FACTOR not in divisors and all(known.text(d) for d in divisors):
             layouts.vectors.add(access)
 
