@@ -71,9 +71,11 @@ def test_custom_vjp_backward_kernel_has_its_own_lines(forms):
     assert sources(facts, "sqrt") == ["jnp.sqrt(g_ref[...])"]
 
 
-def test_kernel_that_cannot_be_interpreted_is_recorded(forms, capfd):
-    (facts,) = of_kernel(forms, "barrier_kernel")
-    assert any(e.primitive.startswith("debug_barrier") for e in facts.equations)
+def test_kernel_that_cannot_be_interpreted_is_recorded_and_gives_zeros(capfd):
+    facts = record_example(":zeros_come_back", str(FORMS))
+    (recording,) = of_kernel(facts, "barrier_kernel")
+    assert any(e.primitive.startswith("debug_barrier") for e in recording.equations)
+    assert "barrier_kernel cannot be interpreted" in capfd.readouterr().err
 
 
 def test_dynamic_grid_bound_is_none(forms):
@@ -282,6 +284,17 @@ def test_relative_script_that_changes_directory(tmp_path, monkeypatch):
 def test_command_without_a_call():
     with pytest.raises(InputError, match="no pallas_call was run"):
         record_command([sys.executable, "-c", "pass"])
+
+
+def test_a_jax_of_another_form_is_an_input_error(tmp_path, monkeypatch):
+    pallas = tmp_path / "jax" / "_src" / "pallas"
+    pallas.mkdir(parents=True)
+    for folder in (pallas, pallas.parent, pallas.parent.parent):
+        (folder / "__init__.py").write_text("__version__ = '99.0'")
+    (pallas / "pallas_call.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"not supported on jax 99\.0"):
+        record_command([sys.executable, "-c", "import jax._src.pallas.pallas_call"])
 
 
 def test_command_that_does_not_exist():

@@ -96,6 +96,10 @@ def not_interpretable(x):
     return pl.pallas_call(barrier_kernel, out_shape=OUT, compiler_params=PARAMS)(x)
 
 
+def zeros_come_back():
+    assert (not_interpretable(jnp.ones((8, 16))) == 0).all()
+
+
 @jax.jit
 def dynamic_grid(x, n):
     return pl.pallas_call(
