@@ -149,9 +149,9 @@ def port_actions(source: Source, facts: Facts, target: Target = "sm100") -> Acti
 
 def actions_of(result: PortResult) -> Action:
     """The actions that a finished port shows: its findings, and which lines it changed."""
-    findings: dict[int, list[str]] = {}
+    findings: dict[int, dict[str, None]] = {}
     for finding in result.diagnostics:
-        findings.setdefault(finding.line, []).append(f"{finding.code} {finding.reason}")
+        findings.setdefault(finding.line, {})[f"{finding.code} {finding.reason}"] = None
     before, after = result.original.splitlines(), result.text.splitlines()
     changed = {
         line + 1
@@ -161,9 +161,8 @@ def actions_of(result: PortResult) -> Action:
     }
 
     def action(line: int) -> str:
-        if line in findings:
-            return "; ".join(findings[line])
-        return "rewritten" if line in changed else ""
+        done = ["rewritten"] if line in changed else []
+        return "; ".join([*done, *findings.get(line, ())])
 
     return action
 
