@@ -292,23 +292,30 @@ def as_text(check: Check) -> str:
 
 
 def as_table(check: Check) -> list[Table]:
-    """One rich table per kernel."""
+    """One rich table per kernel: a row with each line's source, below it one per primitive."""
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     tables = []
     for kernel in check.kernels:
         calls = [f"call, line {line}: {reason}" for line, reason in kernel.call_failures]
-        caption = "\n".join([*calls, *_closing(kernel)])
-        table = Table(title=escape(_kernel_heading(kernel)), caption=escape(caption))
-        for title in ("line", "source", "primitive", *(t for t, _ in _COLUMNS), "port"):
-            table.add_column(title, overflow="fold")
+        table = Table(
+            title=escape(_kernel_heading(kernel)),
+            caption=escape("\n".join([*calls, *_closing(kernel)])),
+            box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", padding=(0, 1, 0, 0),
+        )
+        table.add_column("line", justify="right")
+        table.add_column("source, primitives", overflow="fold")
+        for title, _ in _COLUMNS:
+            table.add_column(title, no_wrap=True)
+        table.add_column("port", overflow="fold")
         for row in kernel.lines:
-            for i, m in enumerate(row.marks):
-                style = "red" if m.failure else ""
-                note = escape("; ".join(filter(None, (row.action if not i else "", _reason(m)))))
-                table.add_row(str(row.line) if not i else "", escape(row.text) if not i else "",
-                              m.primitive, *_cells(m), note, style=style)
+            blank = [""] * len(_COLUMNS)
+            table.add_row(str(row.line), escape(row.text), *blank, escape(row.action), style="bold")
+            for m in row.marks:
+                cells = (*_cells(m), escape(_reason(m)))
+                table.add_row("", f"  {m.primitive}", *cells, style="red" if m.failure else "")
         tables.append(table)
     return tables
 
