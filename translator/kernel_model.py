@@ -80,6 +80,8 @@ class Access:
     mask: ast.expr | None = None
     value: ast.expr | None = None
     eviction: bool = False
+    mask_value: Value | None = None
+    other: ast.expr | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -674,18 +676,20 @@ class _Interpreter:
         if not isinstance(result, Array):
             return result
         run = mask = None
+        start = ""
         arrays = [v for v in (a, b) if isinstance(v, Array)]
         scalars = [v for v in (a, b) if isinstance(v, Scalar)]
         if isinstance(op, (ast.Add, ast.Sub)) and len(arrays) == 1 and scalars:
             forward = isinstance(op, ast.Add) or arrays[0] is a
             if arrays[0].run is not None and forward:
                 run = arrays[0].run + scalars[0].terms
+                start = _sum(arrays[0].start, scalars[0].expr)
         if isinstance(op, ast.BitAnd) and len(arrays) == 2:
             if arrays[0].mask is not None and arrays[1].mask is not None:
                 mask = arrays[0].mask + arrays[1].mask
         kind = "float" if isinstance(op, ast.Div) else result.kind
         axis = arrays[0].axis_from_end if len(arrays) == 1 else result.axis_from_end
-        return dataclasses.replace(result, run=run, mask=mask, kind=kind, axis_from_end=axis)
+        return dataclasses.replace(result, run=run, start=start, mask=mask, kind=kind, axis_from_end=axis)
 
     def scalar_binary(self, node: ast.AST, op: ast.operator, a: Scalar, b: Scalar) -> Scalar:
         static = a.static and b.static
@@ -710,7 +714,8 @@ class _Interpreter:
                 terms = (a.text,)
         elif static and text:
             terms = (text,)
-        return Scalar(static, terms, text if static else "")
+        expr = f"{_wrap(a.expr)} {symbol} {_wrap(b.expr)}" if a.expr and b.expr and symbol else ""
+        return Scalar(static, terms, text if static else "", expr)
 
     def division(self, node: ast.AST, left: ast.expr, right: ast.expr) -> None:
         if not (isinstance(right, ast.Call) and isinstance(node, ast.BinOp)):
@@ -744,7 +749,9 @@ class _Interpreter:
         if len(arrays) == 1 and scalars and arrays[0].run is not None:
             exact = isinstance(node.ops[0], (ast.Lt, ast.GtE) if values[0] is arrays[0] else (ast.Gt, ast.LtE))
             divisors = arrays[0].run + scalars[0].terms if exact else None
-            mask = (MaskTerm(arrays[0].axis_from_end, divisors),)
+            less = isinstance(node.ops[0], ast.Lt if values[0] is arrays[0] else ast.Gt)
+            bound = scalars[0].expr if less else ""
+            mask = (MaskTerm(arrays[0].axis_from_end, divisors, arrays[0].start, bound),)
         elif arrays and all(a.thin_axis is not None or a.rank == 1 for a in arrays):
             axes = {a.axis_from_end for a in arrays}
             if len(axes) == 1:
@@ -848,20 +855,21 @@ class _Interpreter:
             self.find("B104", node, f"the slice {ast.unparse(node)}", "use pl.ds(start, size)")
             return Index("gather")
         size = upper.text if lower.terms == () else f"{_wrap(upper.text)} - {_wrap(lower.text)}"
-        return Index("slice", lower.terms, size if upper.text and (lower.text or lower.terms == ()) else "")
+        known = upper.text and (lower.text or lower.terms == ())
+        return Index("slice", lower.terms, size if known else "", start=lower.expr)
 
     def one_index(self, node: ast.expr | None, value: Value) -> Index:
         if isinstance(value, SliceValue):
             if value.full:
                 return Index("full", (), value.size, value)
             kind = "slice" if value.stride == 1 else "strided"
-            return Index(kind, value.start.terms, value.size, value)
+            return Index(kind, value.start.terms, value.size, value, value.start.expr)
         if isinstance(value, Scalar):
-            return Index("scalar", value.terms, "", value)
+            return Index("scalar", value.terms, "", value, value.expr)
         if isinstance(value, Array):
             real = value.dims[value.thin_axis or 0] if value.dims else ""
             if value.run is not None:
-                return Index("run", value.run, real, value)
+                return Index("run", value.run, real, value, value.start)
             return Index("gather", (), real, value)
         return Index("gather", (), "", value)
 
@@ -929,6 +937,7 @@ class _Interpreter:
     def load(
         self, node: ast.AST, base: RefValue | ViewValue, index: tuple[Index, ...],
         mask: ast.expr | None, mask_value: Value | None, other: Value | None, eviction: bool = False,
+        other_node: ast.expr | None = None,
     ) -> Value:
         ref = base if isinstance(base, RefValue) else base.ref
         index = index if isinstance(base, RefValue) else base.index + index
@@ -943,7 +952,8 @@ class _Interpreter:
             tile.unify(other.tile)
         root = tile.find()
         root.anchored = True
-        self.record(Access("load", node, None, ref, index, dims, tile, divisors, mask, eviction=eviction))
+        self.record(Access("load", node, None, ref, index, dims, tile, divisors, mask, eviction=eviction,
+                           mask_value=mask_value, other=other_node))
         return Array(dims, tile)
 
     def store(
@@ -973,7 +983,8 @@ class _Interpreter:
             self.find("B108", value_node, "a scalar stored into a whole tile", "use jnp.full")
         divisors = self.apply_mask(node, mask, mask_value, tile, divisors)
         tile.find().anchored = True
-        self.record(Access("store", node, statement, ref, index, dims, tile, divisors, mask, value_node))
+        self.record(Access("store", node, statement, ref, index, dims, tile, divisors, mask, value_node,
+                           mask_value=mask_value))
 
     def apply_mask(
         self, node: ast.AST, mask: ast.expr | None, value: Value | None, tile: Tile,
@@ -1169,7 +1180,7 @@ class _Interpreter:
         if short == "iota":
             size = self.eval(node.args[1], env) if len(node.args) > 1 else Unknown()
             dim = size.text if isinstance(size, Scalar) else ""
-            return Array((dim,), self.tile(1, _tuple_text((dim,))), run=(), kind="int")
+            return Array((dim,), self.tile(1, _tuple_text((dim,))), run=(), kind="int", start="0")
         if short == "broadcasted_iota":
             return self.broadcasted_iota(node, env)
         if short in _CREATION:
@@ -1240,7 +1251,7 @@ class _Interpreter:
         values = [self.eval(a, env) for a in node.args]
         if len(values) == 1 and isinstance(values[0], Scalar) and values[0].text:
             dim = values[0].text
-            return Array((dim,), self.tile(1, _tuple_text((dim,))), run=(), kind="int")
+            return Array((dim,), self.tile(1, _tuple_text((dim,))), run=(), kind="int", start="0")
         if len(values) == 2 and all(isinstance(v, Scalar) and v.static and v.text for v in values):
             start, stop = values
             dim = stop.text if start.terms == () else f"{_wrap(stop.text)} - {_wrap(start.text)}"  # type: ignore[union-attr]
@@ -1258,7 +1269,7 @@ class _Interpreter:
         if dims is None or not isinstance(axis, Scalar) or not axis.text.isdigit():
             return Unknown("broadcasted_iota")
         from_end = len(dims) - 1 - int(axis.text)
-        return Array(dims, self.tile(len(dims), _tuple_text(dims)), run=(), kind="int", axis_from_end=from_end)
+        return Array(dims, self.tile(len(dims), _tuple_text(dims)), run=(), kind="int", start="0", axis_from_end=from_end)
 
     def shape_argument(self, node: ast.expr | None, env: dict[str, Value]) -> tuple[str, ...] | None:
         if node is None:
@@ -1386,7 +1397,7 @@ class _Interpreter:
             return Scalar()
         if not any(q.node is node for q in self.model.grid_queries):
             self.model.grid_queries.append(GridQuery(node, int(axis.text), size))
-        return Scalar()
+        return Scalar(expr=f"{'num_programs' if size else 'program_id'}({axis.text})")
 
     def load_call(self, node: ast.Call, env: dict[str, Value]) -> Value:
         keywords = {k.arg: k.value for k in node.keywords if k.arg}
@@ -1405,7 +1416,7 @@ class _Interpreter:
             return Unknown("load")
         if isinstance(mask, ast.Constant) and mask.value is None:
             mask = mask_value = None
-        return self.load(node, base, (), mask, mask_value, other, "eviction_policy" in keywords)
+        return self.load(node, base, (), mask, mask_value, other, "eviction_policy" in keywords, keywords.get("other"))
 
     def store_call(self, node: ast.Call, env: dict[str, Value]) -> Value:
         keywords = {k.arg: k.value for k in node.keywords if k.arg}
@@ -1480,7 +1491,8 @@ class _Interpreter:
             self.model.loops.append(
                 Loop(node, body.node, args["lower"], args["upper"], args["init_val"], dict(env), static)  # type: ignore[arg-type]
             )
-        step = Scalar(False, (UNKNOWN_FACTOR,))
+        params = body.node.args.args  # type: ignore[attr-defined]
+        step = Scalar(False, (UNKNOWN_FACTOR,), expr=params[0].arg if params else "")
         result = self.call_function(body, [step, self.carried(init)], {}, node)
         return self.carry(node, init, result)
 
@@ -1544,6 +1556,13 @@ def _wrap(text: str) -> str:
     except SyntaxError:
         return text
     return f"({text})" if isinstance(tree, (ast.BinOp, ast.UnaryOp, ast.IfExp)) else text
+
+
+def _sum(a: str, b: str) -> str:
+    """``a + b`` as ``Scalar.expr``; zeros vanish."""
+    if not a or not b:
+        return ""
+    return b if a == "0" else a if b == "0" else f"{_wrap(a)} + {_wrap(b)}"
 
 
 def _tuple_text(dims: tuple[str, ...]) -> str:

@@ -37,12 +37,19 @@ class Scalar(Value):
 
     static: known at trace time (a Python number), so usable in shapes.
     terms: divisors of the additive terms, see the module docstring.
-    text: an expression for it in the kernel's scope, "" if there is none.
+    text: an expression for it in the kernel's scope, "" if it is not static.
+    expr: how it was computed, with local names replaced by what they hold; ``program_id(0)`` and
+        loop variables stand for themselves. Equal texts are equal numbers. "" if not known.
     """
 
     static: bool = False
     terms: tuple[str, ...] = (UNKNOWN_FACTOR,)
     text: str = ""
+    expr: str = ""
+
+    def __post_init__(self) -> None:
+        if self.static and not self.expr:
+            object.__setattr__(self, "expr", self.text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,12 +156,14 @@ class Index:
         ``scalar``, ``full`` or ``gather`` (any index vector).
     terms: divisors of the start.
     size: extent, source text.
+    start: the ``expr`` of the first index, "" if not known.
     """
 
     kind: str
     terms: tuple[str, ...] = ()
     size: str = ""
     value: Value | None = None
+    start: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,10 +171,13 @@ class MaskTerm:
     """One conjunct of a mask: ``index < bound`` along an axis counted from the last (0).
 
     divisors None: the conjunct can cut anywhere along that axis.
+    start, bound: the ``expr`` of the first index and of the bound, "" for other conjuncts.
     """
 
     axis_from_end: int
     divisors: tuple[str, ...] | None
+    start: str = ""
+    bound: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,6 +187,7 @@ class Array(Value):
     dims: its shape in the source, None if the rank is unknown.
     tile: its layout variable.
     run: divisors of the first element, if the array counts up by one along its real axis.
+    start: the ``expr`` of that first element.
     mask: conjuncts, for boolean arrays that are bounds tests; None if anything else.
     thin_axis: the real axis of a thin array, else None.
     kind: ``float``, ``int``, ``bool`` or "" (unknown).
@@ -187,6 +200,7 @@ class Array(Value):
     thin_axis: int | None = None
     kind: str = ""
     axis_from_end: int = 0
+    start: str = ""
 
     @property
     def rank(self) -> int | None:
