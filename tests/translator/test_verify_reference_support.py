@@ -1,6 +1,5 @@
 """The reference meanings of ``_load`` and ``_store`` in GPU interpret mode, against NumPy."""
 
-import functools
 import sys
 import types
 
@@ -19,7 +18,8 @@ from pallas_port.translator.verify.reference_support import load, store
 
 @pytest.fixture(autouse=True)
 def interpreter():
-    with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams(detect_races=True)):
+    params = plgpu.InterpretGPUParams(detect_races=True)
+    with reference_support.interpreted(), plgpu.force_gpu_interpret_mode(params):
         yield
     interpret_pallas_call.reset_gpu_interpret_mode_state()
 
@@ -231,6 +231,28 @@ def test_store_does_not_convert():
         kernel(body, (128,), jnp.bfloat16)(iota((128,)))
 
 
+@pytest.mark.parametrize(
+    "mask, count",
+    [
+        (np.ones((8, 8), bool), 1),
+        (np.zeros((8, 8), bool), 0),
+        (np.tri(8, dtype=bool), 8),
+        (np.broadcast_to(np.arange(8) % 2 == 0, (8, 8)), 4),
+        (np.broadcast_to((np.arange(8) % 3 == 0)[:, None], (8, 8)), 3),
+        (np.add.outer(np.arange(8), np.arange(8)) % 2 == 0, 32),
+        (np.random.default_rng(0).random((3, 5, 7)) < 0.5, None),
+    ],
+    ids=["all", "none", "triangle", "columns", "rows", "chessboard", "random"],
+)
+def test_rectangles_hold_just_the_points(mask, count):
+    boxes = reference_support.rectangles(np.argwhere(mask))
+    seen = np.zeros(mask.shape, int)
+    for start, extent in boxes:
+        seen[tuple(slice(s, s + e) for s, e in zip(start, extent, strict=True))] += 1
+    np.testing.assert_array_equal(seen, mask)
+    assert count is None or len(boxes) == count
+
+
 def test_substitute_in_a_module_that_defines_the_functions():
     module = types.ModuleType("port")
     exec("def _load(ref): return ref\ndef _store(ref, value): pass\ndef use(): return _load", module.__dict__)
@@ -256,4 +278,3 @@ def test_substitute_in_a_module_that_imports_a_support_module():
 
 def test_substitute_finds_nothing_in_an_unrelated_module():
     assert reference_support.substitute(types.ModuleType("empty")) == ()
-    assert functools.partial not in reference_support.REFERENCE.values()

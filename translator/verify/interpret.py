@@ -57,6 +57,7 @@ def _interpret(call: Call, target: str) -> Any:
     try:
         with (
             _predicated_copies(),
+            reference_support.interpreted(),
             pretend(target),
             plgpu.force_gpu_interpret_mode(params),
             contextlib.redirect_stdout(printed),

@@ -14,27 +14,35 @@ What makes them a reference and not just another implementation:
 * **Addresses are those of the base array.** Views are composed down to it, because on the GPU a window that
   leaves its view reads the neighbour and is only wrong at the end of the array.
 
-Accesses go one element at a time in the worst case. A run of elements that is consecutive in memory and wholly
-enabled goes in one access, first tried on rows, then on pieces of ``_PIECE`` elements; every access
-costs a host callback, so this is the difference between milliseconds and seconds for a tile.
+Interpret mode offers a kernel windows with fixed sizes only. Masked elements one by one would be possible, but
+each access costs milliseconds and the race detector compares it with all earlier ones, so a tile would take minutes.
+Therefore a whole masked access is one call into the interpreter (:func:`interpreted` teaches it how), where the
+enabled elements are known: they are cut into few rectangles, and each is an ordinary access of the interpreter, with
+its checks.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax._src import source_info_util
+from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
+from jax._src.pallas.mosaic_gpu.interpret.jaxpr_interpret import JaxprInterpreter
 from jax._src.state import indexing
 from jax._src.state import types as state_types
-from jax.experimental import pallas as pl
+from jax.experimental import io_callback
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
-_PIECE = 32
+_ANY_LAYOUT = plgpu.Layout.WG_SPLAT  # interpret mode ignores layouts, but ``inline_mgpu`` wants one
 
 # Errors and races are to be reported at the line of the kernel that called ``_load`` or ``_store``.
 source_info_util.register_exclusion(__file__)
@@ -56,13 +64,12 @@ def load(ref, *, layout=None, mask=None, other=0, vec=1, eviction_policy=None):
     del layout, vec, eviction_policy
     base, coordinates, shape = _addresses(ref)
     enabled = _enabled(mask, shape)
-    init = jnp.broadcast_to(jnp.asarray(other).astype(ref.dtype), shape).reshape(-1)
-
-    def access(index, offset, size, values):
-        piece = base[index].reshape(size)
-        return lax.dynamic_update_slice(values, piece, (offset,))
-
-    return _walk(access, init, coordinates, enabled, base.shape, shape).reshape(shape)
+    other = jnp.broadcast_to(jnp.asarray(other).astype(ref.dtype), shape)
+    access = plgpu.inline_mgpu(
+        arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT),
+        return_type=plgpu.ShapeDtypeStruct(shape, ref.dtype, layout=_ANY_LAYOUT),
+    )
+    return access(_masked_load)(base, coordinates, enabled, other)
 
 
 def store(ref, value, *, layout=None, mask=None, vec=1):
@@ -76,15 +83,8 @@ def store(ref, value, *, layout=None, mask=None, vec=1):
     value = jnp.asarray(value)
     if value.dtype != ref.dtype:
         raise TypeError(f"stored value is {value.dtype}, the array is {ref.dtype}")
-    value = jnp.broadcast_to(value, shape).reshape(-1)
-    enabled = _enabled(mask, shape)
-
-    def access(index, offset, size, carry):
-        piece = lax.dynamic_slice(value, (offset,), (size,))
-        base[index] = piece.reshape(jax.eval_shape(lambda: base[index]).shape) if size == 1 else piece
-        return carry
-
-    _walk(access, jnp.int32(0), coordinates, enabled, base.shape, shape)
+    access = plgpu.inline_mgpu(arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT))
+    access(_masked_store)(base, coordinates, _enabled(mask, shape), jnp.broadcast_to(value, shape))
 
 
 REFERENCE: dict[str, Callable[..., Any]] = {"_load": load, "_store": store}
@@ -117,18 +117,22 @@ def _enabled(mask, shape: tuple[int, ...]) -> jax.Array:
     return jnp.broadcast_to(jnp.asarray(True if mask is None else mask, dtype=bool), shape).reshape(-1)
 
 
-def _addresses(ref) -> tuple[Any, list[jax.Array], tuple[int, ...]]:
-    """The base ref, for each of its axes the coordinate of every element (flat int32), and the view's shape."""
+def _addresses(ref) -> tuple[Any, jax.Array, tuple[int, ...]]:
+    """The base ref, the coordinates of every element in it (int32, base axes x elements), and the view's shape."""
     shape = tuple(ref.shape)
     # Computed, not constant: kernels may not capture arrays.
     coordinates = [lax.broadcasted_iota(jnp.int32, shape, axis).reshape(-1) for axis in range(len(shape))]
     if not isinstance(ref, state_types.TransformedRef):
-        return ref, coordinates, shape
+        return ref, _stack(coordinates, shape), shape
     for transform in reversed(ref.transforms):
         if not isinstance(transform, indexing.NDIndexer):
             raise NotImplementedError(f"reference access through {type(transform).__name__}")
         coordinates = _through_indexer(transform, coordinates, math.prod(shape))
-    return ref.ref, coordinates, shape
+    return ref.ref, _stack(coordinates, shape), shape
+
+
+def _stack(coordinates: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    return jnp.stack(coordinates) if coordinates else jnp.zeros((0, math.prod(shape)), jnp.int32)
 
 
 def _through_indexer(indexer: indexing.NDIndexer, coordinates: list[jax.Array], size: int) -> list[jax.Array]:
@@ -151,43 +155,118 @@ def _through_indexer(indexer: indexing.NDIndexer, coordinates: list[jax.Array], 
     return result
 
 
-def _walk(access, carry, coordinates, enabled, base_shape, shape):
-    """Calls ``access(index, offset, size, carry)`` for every enabled element, in runs where it can.
+def _masked_load(ctx, ref, coordinates, enabled, other):
+    """Stands for a masked load in the kernel's jaxpr; only :func:`interpreted` gives it a meaning."""
+    raise NotImplementedError("a reference access outside interpret mode")
 
-    ``index`` addresses ``size`` elements of the base array; they are those at ``offset`` of the flat tile.
+
+def _masked_store(ctx, ref, coordinates, enabled, value):
+    """Stands for a masked store, as :func:`_masked_load` does for a load."""
+    raise NotImplementedError("a reference access outside interpret mode")
+
+
+@contextlib.contextmanager
+def interpreted() -> Iterator[None]:
+    """Inside, GPU interpret mode knows the two accesses; every other ``inline_mgpu`` is refused as before."""
+    original = JaxprInterpreter._interpret_inline_mgpu_p
+
+    @functools.wraps(original)
+    def interpret(self, eqn, token, get_invals):
+        run = {_masked_load: _run_load, _masked_store: _run_store}.get(eqn.params["mgpu_fn"])
+        if run is None:
+            return original(self, eqn, token, get_invals)
+        results = (gpu_callbacks.TOKEN_SHAPE_DTYPE, *(variable.aval for variable in eqn.outvars))
+        callback = functools.partial(run, source_info=eqn.source_info)
+        token, *outputs = io_callback(callback, results, token, self.mesh_location, self.thread, *get_invals())
+        return token, outputs
+
+    JaxprInterpreter._interpret_inline_mgpu_p = interpret
+    try:
+        yield
+    finally:
+        JaxprInterpreter._interpret_inline_mgpu_p = original
+
+
+def _run_load(token, mesh_location, thread, key, coordinates, enabled, other, *, source_info):
+    """On the host: reads the enabled elements, rectangle by rectangle."""
+    enabled = np.asarray(enabled)
+    result = np.array(other)
+    points, place = _points(np.asarray(coordinates), enabled)
+    values = np.empty(len(points), result.dtype)
+    for start, extent in rectangles(points):
+        inside, offsets = _inside(points, start, extent)
+        _, block = gpu_callbacks._get(
+            token, mesh_location, thread, key, _window(start, extent), source_info=source_info
+        )
+        values[inside] = np.asarray(block)[offsets]
+    result.reshape(-1)[enabled] = values[place]
+    return token, result
+
+
+def _run_store(token, mesh_location, thread, key, coordinates, enabled, value, *, source_info):
+    """On the host: writes the enabled elements, rectangle by rectangle. Of two values for one element the last stays."""
+    enabled = np.asarray(enabled)
+    points, place = _points(np.asarray(coordinates), enabled)
+    values = np.empty(len(points), value.dtype)
+    values[place] = np.asarray(value).reshape(-1)[enabled]
+    for start, extent in rectangles(points):
+        inside, offsets = _inside(points, start, extent)
+        block = np.empty(extent, value.dtype)
+        block[offsets] = values[inside]
+        gpu_callbacks._swap(
+            token, mesh_location, thread, key, _window(start, extent), block, None, source_info=source_info
+        )
+    return (token,)
+
+
+def _points(coordinates: np.ndarray, enabled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct enabled points, sorted (points x axes), and for each enabled element the index of its point."""
+    if not coordinates.shape[0]:  # an array without axes has one point
+        count = int(enabled.any())
+        return np.zeros((count, 0), np.int64), np.zeros(int(enabled.sum()), np.int64)
+    points, place = np.unique(coordinates[:, enabled].T.astype(np.int64), axis=0, return_inverse=True)
+    return np.where(points < 0, np.iinfo(np.int32).max, points), place.reshape(-1)
+
+
+def rectangles(points: np.ndarray) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Cuts distinct sorted points into disjoint rectangles that hold just them: ``(start, extent)`` each.
+
+    Rows of consecutive points are joined with equal rows above them, axis by axis; so a tile with cut edges is one
+    rectangle, and a tile of every second column is one per column.
     """
-    size = math.prod(shape)
-    if size == 0:
-        return carry
-    # Past the end is out of bounds for the interpreter; below zero would wrap.
-    coordinates = [jnp.where(c < 0, extent, c) for c, extent in zip(coordinates, base_shape, strict=True)]
-    row = shape[-1] if shape and coordinates else 1
-    sizes = sorted({row, math.gcd(row, _PIECE), 1}, reverse=True)
+    if not len(points):
+        return []
+    low, extent = points.min(axis=0), np.ptp(points, axis=0) + 1
+    if math.prod(extent.tolist()) == len(points):  # the common case, and much the fastest
+        return [(tuple(low.tolist()), tuple(extent.tolist()))]
+    boxes = [(tuple(point), (1,) * points.shape[1]) for point in points.tolist()]
+    for axis in reversed(range(points.shape[1])):
+        boxes.sort(key=lambda box: (box[0][:axis] + box[0][axis + 1 :], box[1], box[0][axis]))
+        joined = boxes[:1]
+        for start, extent in boxes[1:]:
+            last_start, last_extent = joined[-1]
+            end = last_start[axis] + last_extent[axis]
+            if start == (*last_start[:axis], end, *last_start[axis + 1 :]) and (
+                extent == (*last_extent[:axis], extent[axis], *last_extent[axis + 1 :])
+            ):
+                grown = (*last_extent[:axis], last_extent[axis] + extent[axis], *last_extent[axis + 1 :])
+                joined[-1] = (last_start, grown)
+            else:
+                joined.append((start, extent))
+        boxes = joined
+    return boxes
 
-    def visit(offset, level, carry):
-        run = sizes[level]
-        at = lambda c: lax.dynamic_slice(c, (offset,), (run,))  # noqa: E731
-        mask, places = at(enabled), [at(c) for c in coordinates]
-        if run == 1:
-            index = tuple(place[0] for place in places)
-            return lax.cond(mask[0], lambda v: access(index, offset, 1, v), lambda v: v, carry)
-        together = jnp.all(mask)
-        for place in places[:-1]:
-            together &= jnp.all(place == place[0])
-        together &= jnp.all(places[-1] == places[-1][0] + lax.iota(jnp.int32, run))
-        index = (*(place[0] for place in places[:-1]), pl.ds(places[-1][0], run))
-        step = sizes[level + 1]
 
-        def split(carry):
-            return lax.fori_loop(
-                0, run // step, lambda i, v: visit(offset + jnp.int32(i) * step, level + 1, v), carry
-            )
+def _inside(points, start, extent) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Which points lie in a rectangle, and their places in it."""
+    offsets = points - np.asarray(start, np.int64)
+    inside = np.all((offsets >= 0) & (offsets < np.asarray(extent, np.int64)), axis=1)
+    return inside, tuple(offsets[inside].T)
 
-        def apart(carry):
-            return lax.cond(jnp.any(mask), split, lambda v: v, carry)
 
-        if run > base_shape[-1]:  # cannot be inside the array; a static slice of that size is refused
-            return apart(carry)
-        return lax.cond(together, lambda v: access(index, offset, run, v), apart, carry)
-
-    return lax.fori_loop(0, size // row, lambda i, v: visit(jnp.int32(i) * row, 0, v), carry)
+def _window(start: tuple[int, ...], extent: tuple[int, ...]) -> tuple[indexing.NDIndexer, ...]:
+    """The rectangle as the interpreter's own callbacks take it; the shape is not looked at there."""
+    if not start:
+        return ()
+    slices = tuple(indexing.Slice(int(begin), int(size)) for begin, size in zip(start, extent, strict=True))
+    return (indexing.NDIndexer(slices, extent, ()),)
