@@ -39,10 +39,10 @@ WRONG = {
     "unwritten tail": (mutate(MASKED, "grid=(pl.cdiv(x.shape[0], N),)", "grid=(x.shape[0] // N,)"), "ragged", "NaN"),
     "missing wait": (mutate(COPIED, "    plgpu.barrier_wait(barrier)\n", ""), "whole", "."),
     "missing commit": (mutate(COPIED, "    plgpu.commit_smem()\n", ""), "whole", "."),
-    "output dtype": (
-        mutate(MASKED, "jax.ShapeDtypeStruct(x.shape, x.dtype)", "jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)"),
+    "vectors cut by the mask": (
+        mutate(MASKED, "layout=None, mask=keep, other=0.0)", "layout=None, mask=at < 599, other=0.0, vec=4)"),
         "ragged",
-        "stored value is float32",
+        "the mask cuts a group of 4",
     ),
     "unknown name": (mutate(MASKED, "lax.iota(jnp.int32, N)", "tl.arange(0, N)"), "ragged", "line 21 of the port"),
     # Last: it costs its process.

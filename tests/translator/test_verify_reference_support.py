@@ -32,62 +32,72 @@ def iota(shape, dtype=np.float32):
     return np.arange(np.prod(shape), dtype=np.int64).reshape(shape).astype(dtype)
 
 
-LOADS = {
-    "whole array": ((64,), lambda r: r, lambda a: a),
-    "slice": ((64,), lambda r: r.at[pl.ds(5, 32)], lambda a: a[5:37]),
-    "index vector": ((64,), lambda r: r.at[lax.iota(jnp.int32, 16) * 3], lambda a: a[np.arange(16) * 3]),
-    "descending": ((64,), lambda r: r.at[63 - lax.iota(jnp.int32, 64)], lambda a: a[::-1]),
-    "integer and slice": ((8, 64), lambda r: r.at[3, pl.ds(7, 32)], lambda a: a[3, 7:39]),
-    "slice and integer": ((8, 64), lambda r: r.at[pl.ds(2, 4), 9], lambda a: a[2:6, 9]),
-    "element": ((8, 64), lambda r: r.at[3, 9], lambda a: a[3, 9]),
+def rng(n):
+    return lax.iota(jnp.int32, n)
+
+
+# shape, view of the ref, index (made inside the kernel), what NumPy reads
+ACCESSES = {
+    "whole array": ((64,), None, lambda: ..., lambda a: a),
+    "colon": ((4, 16), None, lambda: (slice(None), slice(None)), lambda a: a),
+    "slice": ((64,), None, lambda: pl.ds(5, 32), lambda a: a[5:37]),
+    "strided slice": ((64,), None, lambda: pl.ds(5, 16, 3), lambda a: a[5:53:3]),
+    "index vector": ((64,), None, lambda: rng(16) * 3, lambda a: a[np.arange(16) * 3]),
+    "descending": ((64,), None, lambda: 63 - rng(64), lambda a: a[::-1]),
+    "integer and slice": ((8, 64), None, lambda: (3, pl.ds(7, 32)), lambda a: a[3, 7:39]),
+    "slice and integer": ((8, 64), None, lambda: (pl.ds(2, 4), 9), lambda a: a[2:6, 9]),
+    "leading index": ((8, 64), None, lambda: 3, lambda a: a[3]),
+    "element": ((8, 64), None, lambda: (3, 9), lambda a: a[3, 9]),
     "outer index vectors": (
         (40, 50),
-        lambda r: r.at[(lax.iota(jnp.int32, 8) + 2)[:, None], (lax.iota(jnp.int32, 32) + 5)[None, :]],
+        None,
+        lambda: ((rng(8) + 2)[:, None], (rng(32) + 5)[None, :]),
         lambda a: a[2:10, 5:37],
     ),
-    "gathered rows": (
-        (40, 64),
-        lambda r: r.at[(lax.iota(jnp.int32, 8) * 5)[:, None], lax.iota(jnp.int32, 64)[None, :]],
-        lambda a: a[::5],
-    ),
-    "rows and slice": ((40, 64), lambda r: r.at[lax.iota(jnp.int32, 8) * 5, pl.ds(8, 16)], lambda a: a[::5, 8:24]),
-    "slice and columns": (
-        (40, 64),
-        lambda r: r.at[pl.ds(3, 4), lax.iota(jnp.int32, 8) * 7],
-        lambda a: a[3:7, np.arange(8) * 7],
-    ),
+    "gathered rows": ((40, 64), None, lambda: ((rng(8) * 5)[:, None], rng(64)[None, :]), lambda a: a[::5]),
+    "rows and slice": ((40, 64), None, lambda: (rng(8) * 5, pl.ds(8, 16)), lambda a: a[::5, 8:24]),
     "split index vectors": (
         (5, 6, 7),
-        lambda r: r.at[lax.iota(jnp.int32, 4), pl.ds(1, 3), lax.iota(jnp.int32, 4) + 2],
+        None,
+        lambda: (rng(4), pl.ds(1, 3), rng(4) + 2),
         lambda a: a[np.arange(4), 1:4, np.arange(4) + 2],
     ),
-    "integer and index vector": ((4, 64), lambda r: r.at[2, lax.iota(jnp.int32, 32)], lambda a: a[2, :32]),
+    "integer and index vector": ((4, 64), None, lambda: (2, rng(32)), lambda a: a[2, :32]),
     "view of a view": (
         (16, 128),
-        lambda r: r.at[pl.ds(4, 8), pl.ds(32, 64)].at[3].at[pl.ds(10, 32)],
+        lambda r: r.at[pl.ds(4, 8), pl.ds(32, 64)].at[3],
+        lambda: pl.ds(10, 32),
         lambda a: a[7, 42:74],
     ),
     "index vectors in a view": (
         (3, 16, 128),
-        lambda r: r.at[1].at[pl.ds(4, 8)].at[lax.iota(jnp.int32, 4)[:, None] * 2, lax.iota(jnp.int32, 64)[None, :]],
+        lambda r: r.at[1].at[pl.ds(4, 8)],
+        lambda: ((rng(4) * 2)[:, None], rng(64)[None, :]),
         lambda a: a[1, 4:12:2, :64],
     ),
+    "view by index vectors": (
+        (16, 128),
+        lambda r: r.at[pl.ds(4, 8), rng(16) * 8],
+        lambda: (pl.ds(1, 4), pl.ds(2, 8)),
+        lambda a: a[4:12, ::8][1:5, 2:10],
+    ),
 }
+each_access = pytest.mark.parametrize("shape, view, index, expected", ACCESSES.values(), ids=ACCESSES)
 
 
-@pytest.mark.parametrize("shape, view, expected", LOADS.values(), ids=LOADS)
-def test_load_reads_what_numpy_reads(shape, view, expected):
+@each_access
+def test_load_reads_what_numpy_reads(shape, view, index, expected):
     array = iota(shape)
     want = expected(array)
 
     def body(x_ref, o_ref):
-        o_ref[...] = load(view(x_ref))
+        o_ref[...] = load(view(x_ref) if view else x_ref, index())
 
     np.testing.assert_array_equal(kernel(body, want.shape)(array), want)
 
 
-@pytest.mark.parametrize("shape, view, expected", LOADS.values(), ids=LOADS)
-def test_store_writes_what_numpy_writes(shape, view, expected):
+@each_access
+def test_store_writes_what_numpy_writes(shape, view, index, expected):
     want = np.full(shape, -1.0, np.float32)
     places = expected(iota(shape, np.int64)).astype(np.int64)
     want.reshape(-1)[places] = np.arange(places.size, dtype=np.float32).reshape(places.shape) + 1
@@ -95,9 +105,20 @@ def test_store_writes_what_numpy_writes(shape, view, expected):
 
     def body(v_ref, o_ref):
         o_ref[...] = jnp.full(shape, -1.0, jnp.float32)
-        store(view(o_ref), v_ref[...])
+        store(view(o_ref) if view else o_ref, index(), v_ref[...])
 
     np.testing.assert_array_equal(kernel(body, shape)(values), want)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [(..., 3), (slice(2, 4),), (slice(None), np.arange(4)), (slice(None), 3, np.arange(4))],
+    ids=["leading ellipsis", "python slice", "array behind a slice", "integer and array behind a slice"],
+)
+def test_what_the_support_functions_do_not_take_is_refused(index):
+    index = tuple(jnp.asarray(i) if isinstance(i, np.ndarray) else i for i in index)
+    with pytest.raises(ValueError, match="index"):
+        reference_support._indexed(index, (8,) * max(2, len(index)))
 
 
 @pytest.mark.parametrize("other", [0, -1.5, -jnp.inf])
@@ -108,7 +129,7 @@ def test_mask_covers_a_slice_past_the_end(start, other):
     def body(x_ref, o_ref):
         at = lax.axis_index("i") * 0 + start  # dynamic, as in a grid: a constant past the end is refused
         mask = at + lax.iota(jnp.int32, 64) < x_ref.shape[0]
-        o_ref[...] = load(x_ref.at[pl.ds(at, 64)], mask=mask, other=other)
+        o_ref[...] = load(x_ref, pl.ds(at, 64), mask=mask, other=other)
 
     want = np.full(64, other, np.float32)
     want[: min(64, 100 - start)] = array[start : start + 64]
@@ -122,9 +143,9 @@ def test_two_dimensional_tails_in_a_grid():
         rows = lax.axis_index("i") * 8 + lax.iota(jnp.int32, 8)
         cols = lax.iota(jnp.int32, 256)
         mask = (rows < 37)[:, None] & (cols < 200)[None, :]
-        tile = load(x_ref.at[rows[:, None], cols[None, :]], mask=mask, other=-jnp.inf)
+        tile = load(x_ref, (rows[:, None], cols[None, :]), mask=mask, other=-jnp.inf)
         best = jnp.max(tile, axis=1)
-        store(o_ref.at[rows[:, None], cols[None, :]], tile + best[:, None], mask=mask)
+        store(o_ref, (rows[:, None], cols[None, :]), tile + best[:, None], mask=mask)
 
     got = kernel(body, (37, 200), grid=(5,), grid_names=("i",))(array)
     np.testing.assert_array_equal(got, array + array.max(axis=1, keepdims=True))
@@ -136,7 +157,7 @@ def test_scatter_under_an_irregular_mask():
 
     def body(x_ref, at_ref, mask_ref, o_ref):
         o_ref[...] = jnp.full((64,), -1.0, jnp.float32)
-        store(o_ref.at[at_ref[...]], x_ref[...], mask=mask_ref[...])
+        store(o_ref, at_ref[...], x_ref[...], mask=mask_ref[...])
 
     want = np.full(64, -1.0, np.float32)
     want[places[mask]] = array[mask]
@@ -149,8 +170,8 @@ def test_dtypes(dtype):
 
     def body(x_ref, o_ref):
         at = lax.iota(jnp.int32, 128)
-        value = load(x_ref.at[at], mask=at < 100)
-        store(o_ref.at[at], value, mask=at < 100)
+        value = load(x_ref, at, mask=at < 100)
+        store(o_ref, at, value, mask=at < 100)
 
     np.testing.assert_array_equal(kernel(body, (100,), dtype)(array), array)
 
@@ -161,8 +182,8 @@ def test_under_vmap(batch):
 
     def body(x_ref, o_ref):
         at = lax.iota(jnp.int32, 128)
-        row = load(x_ref.at[at], mask=at < 100, other=0.0)
-        store(o_ref.at[at], row - jnp.sum(row), mask=at < 100)
+        row = load(x_ref, at, mask=at < 100, other=0.0)
+        store(o_ref, at, row - jnp.sum(row), mask=at < 100)
 
     function = kernel(body, (100,))
     for _ in batch:
@@ -176,9 +197,9 @@ def test_enabled_access_outside_the_array_is_an_error(access, at):
     def body(x_ref, at_ref, o_ref):
         place = at_ref[...] + lax.iota(jnp.int32, 1)
         if access == "load":
-            o_ref[pl.ds(0, 1)] = load(x_ref.at[place])
+            o_ref[pl.ds(0, 1)] = load(x_ref, place)
         else:
-            store(o_ref.at[place], x_ref[pl.ds(0, 1)])
+            store(o_ref, place, x_ref[pl.ds(0, 1)])
 
     with pytest.raises(Exception, match="(?i)out.of.bounds"):
         jax.block_until_ready(kernel(body, (100,))(iota((100,)), jnp.int32(at)))
@@ -187,7 +208,7 @@ def test_enabled_access_outside_the_array_is_an_error(access, at):
 def test_unwritten_elements_stay_uninitialised():
     def body(x_ref, o_ref):
         at = lax.iota(jnp.int32, 128)
-        store(o_ref.at[at], load(x_ref), mask=at < 100)
+        store(o_ref, at, load(x_ref, ...), mask=at < 100)
 
     got = np.asarray(kernel(body, (128,))(iota((128,))))
     np.testing.assert_array_equal(np.isnan(got), np.arange(128) >= 100)
@@ -198,8 +219,8 @@ def test_threads_on_disjoint_rows_do_not_race(capsys):
         thread = lax.axis_index("t")
         o_row = o_ref.at[thread]
         at = lax.iota(jnp.int32, 128)
-        store(o_row.at[at], load(x_ref.at[thread].at[at], mask=at < 100), mask=at < 100)
-        store(o_row.at[at], load(o_row.at[at], mask=at < 100) + 1, mask=at < 100)
+        store(o_row, at, load(x_ref.at[thread], at, mask=at < 100), mask=at < 100)
+        store(o_row, at, load(o_row, at, mask=at < 100) + 1, mask=at < 100)
 
     array = iota((2, 100))
     got = kernel(body, (2, 100), num_threads=2, thread_name="t")(array)
@@ -210,7 +231,7 @@ def test_threads_on_disjoint_rows_do_not_race(capsys):
 def test_threads_on_the_same_row_race(capfd):
     def body(x_ref, o_ref):
         at = lax.iota(jnp.int32, 128)
-        store(o_ref.at[at], load(x_ref.at[at], mask=at < 100), mask=at < 100)
+        store(o_ref, at, load(x_ref, at, mask=at < 100), mask=at < 100)
 
     function = kernel(body, (100,), num_threads=2, thread_name="t")
     report = ""
@@ -223,12 +244,57 @@ def test_threads_on_the_same_row_race(capfd):
     assert "reference_support.py:" not in report.partition("RACE DETECTED")[2].replace("test_verify_reference", "")
 
 
-def test_store_does_not_convert():
-    def body(x_ref, o_ref):
-        store(o_ref, x_ref[...])
+def test_store_converts_but_does_not_broadcast():
+    def convert(x_ref, o_ref):
+        store(o_ref, ..., x_ref[...])
 
-    with pytest.raises(TypeError, match="stored value is float32, the array is bfloat16"):
-        kernel(body, (128,), jnp.bfloat16)(iota((128,)))
+    array = iota((128,))
+    np.testing.assert_array_equal(kernel(convert, (128,), jnp.bfloat16)(array), jnp.asarray(array).astype(jnp.bfloat16))
+
+    def broadcast(x_ref, o_ref):
+        store(o_ref, ..., x_ref[0])
+
+    with pytest.raises(ValueError, match=r"shape \(\) is stored where the index has shape \(128,\)"):
+        kernel(broadcast, (128,))(array)
+
+
+def test_rank_zero():
+    def body(x_ref, o_ref):
+        o_ref[...] = load(x_ref, ...) + jnp.zeros(128)
+
+    np.testing.assert_array_equal(kernel(body, (128,))(jnp.float32(3)), np.full(128, 3, np.float32))
+
+
+@pytest.mark.parametrize(
+    "vec, start, bound, step, message",
+    [
+        (4, 0, 96, 1, None),
+        (1, 1, 99, 2, None),
+        (4, 0, 98, 1, "the mask cuts a group of 4"),
+        (8, 4, 96, 1, "the mask cuts a group of 4"),  # 16 bytes are 4 elements
+        (4, 2, 98, 1, "not a multiple"),
+        (4, 0, 96, 2, "not consecutive"),
+    ],
+)
+@pytest.mark.parametrize("access", ["load", "store"])
+def test_vec_is_a_promise(access, vec, start, bound, step, message):
+    def body(x_ref, o_ref):
+        lane = rng(32)
+        at = start + lane * step
+        mask = at < (bound if step == 1 else 64)
+        if message and "cuts" in message:
+            mask = lane < 30
+        if access == "load":
+            o_ref[pl.ds(0, 32)] = load(x_ref, at, mask=mask, vec=vec)
+        else:
+            store(o_ref, at, x_ref[pl.ds(0, 32)], mask=mask, vec=vec)
+
+    run = lambda: jax.block_until_ready(kernel(body, (128,))(iota((128,))))  # noqa: E731
+    if message is None:
+        run()
+    else:
+        with pytest.raises(Exception, match=message):
+            run()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ import contextlib
 import functools
 import math
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -40,51 +40,56 @@ from jax._src.pallas.mosaic_gpu.interpret.jaxpr_interpret import JaxprInterprete
 from jax._src.state import indexing
 from jax._src.state import types as state_types
 from jax.experimental import io_callback
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+_ACCESS_BYTES = 16  # the widest access of one thread
 _ANY_LAYOUT = plgpu.Layout.WG_SPLAT  # interpret mode ignores layouts, but ``inline_mgpu`` wants one
 
 # Errors and races are to be reported at the line of the kernel that called ``_load`` or ``_store``.
 source_info_util.register_exclusion(__file__)
 
 
-def load(ref, *, layout=None, mask=None, other=0, vec=1, eviction_policy=None):
-    """Reads ``ref`` where ``mask`` is true and gives ``other`` elsewhere.
+def load(ref, index, *, layout=None, mask=None, other=0, vec=1, eviction_policy=None):
+    """``ref[index]`` where ``mask`` is true, ``other`` elsewhere.
 
     Args:
-      ref: a GMEM ref, or nested ``.at[...]`` views of one; the indexers may hold slices, integers, and integer
-        arrays that broadcast together.
-      mask: boolean, broadcast to the shape of ``ref``; None enables every element.
+      ref: a GMEM ref, or nested ``.at[...]`` views of one.
+      index: per axis ``pl.ds``, ``:``, an integer, or an integer array; arrays broadcast together, and their axes
+        come first in the result.
+      mask: boolean, broadcast to the result; None enables every element.
       other: value of the disabled elements, broadcast and cast.
-      layout, vec, eviction_policy: how the GPU moves the data; without a meaning here.
-
-    Returns:
-      An array with the shape and dtype of ``ref``.
-    """
-    del layout, vec, eviction_policy
-    base, coordinates, shape = _addresses(ref)
-    enabled = _enabled(mask, shape)
-    other = jnp.broadcast_to(jnp.asarray(other).astype(ref.dtype), shape)
-    access = plgpu.inline_mgpu(
-        arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT),
-        return_type=plgpu.ShapeDtypeStruct(shape, ref.dtype, layout=_ANY_LAYOUT),
-    )
-    return access(_masked_load)(base, coordinates, enabled, other)
-
-
-def store(ref, value, *, layout=None, mask=None, vec=1):
-    """Writes ``value`` to ``ref`` where ``mask`` is true; arguments as in :func:`load`.
+      vec: elements per access. It has no meaning for the values, but it is a promise: groups of ``vec`` neighbours
+        along the last axis are consecutive in memory, aligned, and enabled together. A broken promise is an error.
+      layout, eviction_policy: how the GPU moves the data; without a meaning here.
 
     Raises:
-      TypeError: if ``value`` has another dtype than ``ref``: the GPU stores do not convert.
+      ValueError: ``index`` is of a form that the support functions do not take.
     """
-    del layout, vec
-    base, coordinates, shape = _addresses(ref)
-    value = jnp.asarray(value)
-    if value.dtype != ref.dtype:
-        raise TypeError(f"stored value is {value.dtype}, the array is {ref.dtype}")
-    access = plgpu.inline_mgpu(arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT))
-    access(_masked_store)(base, coordinates, _enabled(mask, shape), jnp.broadcast_to(value, shape))
+    del layout, eviction_policy
+    if not ref.shape:
+        return ref[...]
+    base, coordinates, shape = _addresses(ref, index)
+    other = jnp.broadcast_to(jnp.asarray(other).astype(ref.dtype), shape)
+    access = plgpu.inline_mgpu(
+        arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT),
+        return_type=plgpu.ShapeDtypeStruct(shape, ref.dtype, layout=_ANY_LAYOUT),
+    )
+    return access(_masked_load)(base, coordinates, _enabled(mask, shape), jnp.int32(vec), other)
+
+
+def store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=None):
+    """``ref[index] = value`` where ``mask`` is true, cast to the dtype of ``ref``; arguments as in :func:`load`.
+
+    Raises:
+      ValueError: as :func:`load`, or ``value`` has not the shape of ``ref[index]``.
+    """
+    del layout, eviction_policy
+    base, coordinates, shape = _addresses(ref, index)
+    if value.shape != shape:
+        raise ValueError(f"a value of shape {value.shape} is stored where the index has shape {shape}")
+    access = plgpu.inline_mgpu(arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT))
+    access(_masked_store)(base, coordinates, _enabled(mask, shape), jnp.int32(vec), value.astype(ref.dtype))
 
 
 REFERENCE: dict[str, Callable[..., Any]] = {"_load": load, "_store": store}
@@ -117,22 +122,47 @@ def _enabled(mask, shape: tuple[int, ...]) -> jax.Array:
     return jnp.broadcast_to(jnp.asarray(True if mask is None else mask, dtype=bool), shape).reshape(-1)
 
 
-def _addresses(ref) -> tuple[Any, jax.Array, tuple[int, ...]]:
-    """The base ref, the coordinates of every element in it (int32, base axes x elements), and the view's shape."""
-    shape = tuple(ref.shape)
-    # Computed, not constant: kernels may not capture arrays.
-    coordinates = [lax.broadcasted_iota(jnp.int32, shape, axis).reshape(-1) for axis in range(len(shape))]
-    if not isinstance(ref, state_types.TransformedRef):
-        return ref, _stack(coordinates, shape), shape
-    for transform in reversed(ref.transforms):
-        if not isinstance(transform, indexing.NDIndexer):
-            raise NotImplementedError(f"reference access through {type(transform).__name__}")
-        coordinates = _through_indexer(transform, coordinates, math.prod(shape))
-    return ref.ref, _stack(coordinates, shape), shape
+def _addresses(ref, index) -> tuple[Any, jax.Array, tuple[int, ...]]:
+    """The base ref, the coordinates of every element in it (int32, base axes x elements), and the tile's shape."""
+    coordinates, shape = _indexed(index, ref.shape)
+    if isinstance(ref, state_types.TransformedRef):
+        for transform in reversed(ref.transforms):
+            if not isinstance(transform, indexing.NDIndexer):
+                raise NotImplementedError(f"reference access through {type(transform).__name__}")
+            coordinates = _through_indexer(transform, coordinates, math.prod(shape))
+        ref = ref.ref
+    stacked = jnp.stack(coordinates) if coordinates else jnp.zeros((0, math.prod(shape)), jnp.int32)
+    return ref, stacked, shape
 
 
-def _stack(coordinates: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    return jnp.stack(coordinates) if coordinates else jnp.zeros((0, math.prod(shape)), jnp.int32)
+def _indexed(index, extents: Sequence[int]) -> tuple[list[jax.Array], tuple[int, ...]]:
+    """Per axis the coordinate of every element of ``array[index]`` (flat int32), and the result's shape."""
+    index = index if isinstance(index, tuple) else (index,)
+    if index and index[-1] is ...:
+        index = index[:-1]
+    index = (*index, *[slice(None)] * (len(extents) - len(index)))
+    whole = [isinstance(i, slice) and i == slice(None) for i in index]
+    index = tuple(pl.ds(0, extent) if w else i for i, w, extent in zip(index, whole, extents, strict=True))
+    if any(i is ... or isinstance(i, slice) for i in index):
+        raise ValueError(f"index {index} holds an ellipsis that is not last, or a slice that is neither : nor pl.ds")
+    is_slice = [isinstance(i, indexing.Slice) for i in index]
+    arrays = [axis for axis, i in enumerate(index) if not is_slice[axis] and jnp.ndim(i)]
+    integers = [axis for axis, flag in enumerate(is_slice) if not flag]
+    if arrays and integers[0] > 0 and integers == list(range(integers[0], integers[-1] + 1)):
+        # Indexing puts the axes of the arrays in their place here, the support functions put them first.
+        raise ValueError(f"index {index} has its arrays behind a slice")
+    lead = jnp.broadcast_shapes(*(jnp.shape(index[axis]) for axis in integers))
+    shape = (*lead, *(i.size for i, flag in zip(index, is_slice, strict=True) if flag))
+    coordinates, axis = [], len(lead)
+    for i, flag in zip(index, is_slice, strict=True):
+        if flag:  # computed, not constant: kernels may not capture arrays
+            tile = jnp.asarray(i.start, jnp.int32) + i.stride * lax.broadcasted_iota(jnp.int32, shape, axis)
+            axis += 1
+        else:
+            i = jnp.broadcast_to(jnp.asarray(i).astype(jnp.int32), lead)
+            tile = lax.broadcast_in_dim(i, shape, tuple(range(len(lead))))
+        coordinates.append(tile.reshape(-1))
+    return coordinates, shape
 
 
 def _through_indexer(indexer: indexing.NDIndexer, coordinates: list[jax.Array], size: int) -> list[jax.Array]:
@@ -155,12 +185,12 @@ def _through_indexer(indexer: indexing.NDIndexer, coordinates: list[jax.Array], 
     return result
 
 
-def _masked_load(ctx, ref, coordinates, enabled, other):
+def _masked_load(ctx, ref, coordinates, enabled, vec, other):
     """Stands for a masked load in the kernel's jaxpr; only :func:`interpreted` gives it a meaning."""
     raise NotImplementedError("a reference access outside interpret mode")
 
 
-def _masked_store(ctx, ref, coordinates, enabled, value):
+def _masked_store(ctx, ref, coordinates, enabled, vec, value):
     """Stands for a masked store, as :func:`_masked_load` does for a load."""
     raise NotImplementedError("a reference access outside interpret mode")
 
@@ -176,7 +206,8 @@ def interpreted() -> Iterator[None]:
         if run is None:
             return original(self, eqn, token, get_invals)
         results = (gpu_callbacks.TOKEN_SHAPE_DTYPE, *(variable.aval for variable in eqn.outvars))
-        callback = functools.partial(run, source_info=eqn.source_info)
+        extents = tuple(eqn.invars[0].aval.shape)
+        callback = functools.partial(run, extents=extents, source_info=eqn.source_info)
         token, *outputs = io_callback(callback, results, token, self.mesh_location, self.thread, *get_invals())
         return token, outputs
 
@@ -187,11 +218,12 @@ def interpreted() -> Iterator[None]:
         JaxprInterpreter._interpret_inline_mgpu_p = original
 
 
-def _run_load(token, mesh_location, thread, key, coordinates, enabled, other, *, source_info):
+@gpu_callbacks.fail_on_exception
+def _run_load(token, mesh_location, thread, key, coordinates, enabled, vec, other, *, extents, source_info):
     """On the host: reads the enabled elements, rectangle by rectangle."""
-    enabled = np.asarray(enabled)
-    result = np.array(other)
-    points, place = _points(np.asarray(coordinates), enabled)
+    coordinates, enabled, result = np.asarray(coordinates), np.asarray(enabled), np.array(other)
+    check_vectors(coordinates, enabled, int(vec), result, extents)
+    points, place = _points(coordinates, enabled)
     values = np.empty(len(points), result.dtype)
     for start, extent in rectangles(points):
         inside, offsets = _inside(points, start, extent)
@@ -203,12 +235,14 @@ def _run_load(token, mesh_location, thread, key, coordinates, enabled, other, *,
     return token, result
 
 
-def _run_store(token, mesh_location, thread, key, coordinates, enabled, value, *, source_info):
+@gpu_callbacks.fail_on_exception
+def _run_store(token, mesh_location, thread, key, coordinates, enabled, vec, value, *, extents, source_info):
     """On the host: writes the enabled elements, rectangle by rectangle. Of two values for one element the last stays."""
-    enabled = np.asarray(enabled)
-    points, place = _points(np.asarray(coordinates), enabled)
+    coordinates, enabled, value = np.asarray(coordinates), np.asarray(enabled), np.asarray(value)
+    check_vectors(coordinates, enabled, int(vec), value, extents)
+    points, place = _points(coordinates, enabled)
     values = np.empty(len(points), value.dtype)
-    values[place] = np.asarray(value).reshape(-1)[enabled]
+    values[place] = value.reshape(-1)[enabled]
     for start, extent in rectangles(points):
         inside, offsets = _inside(points, start, extent)
         block = np.empty(extent, value.dtype)
@@ -217,6 +251,31 @@ def _run_store(token, mesh_location, thread, key, coordinates, enabled, value, *
             token, mesh_location, thread, key, _window(start, extent), block, None, source_info=source_info
         )
     return (token,)
+
+
+def check_vectors(
+    coordinates: np.ndarray, enabled: np.ndarray, vec: int, tile: np.ndarray, extents: Sequence[int]
+) -> None:
+    """Raises ValueError if an access of ``vec`` neighbours would be cut by the mask, torn, or misaligned.
+
+    Args:
+      coordinates, enabled: per element of the flat ``tile``.
+      extents: shape of the base array, whose rows are contiguous and start aligned.
+    """
+    width = min(vec, _ACCESS_BYTES // tile.dtype.itemsize, *tile.shape[-1:])
+    if width <= 1 or not tile.size:
+        return
+    if tile.shape[-1] % width:
+        raise ValueError(f"vec={vec} does not divide the tile's last extent, {tile.shape[-1]}")
+    enabled = enabled.reshape(-1, width)
+    if np.any(enabled != enabled[:, :1]):
+        raise ValueError(f"vec={vec}, but the mask cuts a group of {width} neighbours")
+    strides = np.cumprod([1, *extents[:0:-1]], dtype=np.int64)[::-1]
+    address = (coordinates.T.astype(np.int64) @ strides).reshape(-1, width)[enabled[:, 0]]
+    if np.any(address != address[:, :1] + np.arange(width)):
+        raise ValueError(f"vec={vec}, but groups of {width} neighbours are not consecutive in memory")
+    if np.any(address[:, 0] % width):
+        raise ValueError(f"vec={vec}, but a group of {width} neighbours starts at an address that is not a multiple")
 
 
 def _points(coordinates: np.ndarray, enabled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
