@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from .aliases import Aliases
 from .block_views import BlockViews
+from .dot_sm90 import DotSm90
+from .dot_sm100 import DotSm100
 from .engine import Rule, apply
+from .epilogues import Epilogues
 from .grid_axes import GridAxes
 from .hoist_column_sums import HoistColumnSums
 from .invert_masks import InvertMasks
@@ -36,6 +39,9 @@ RULES: tuple[type[Rule], ...] = (
     HoistColumnSums,
     InvertMasks,
     Sqrt,
+    DotSm90,
+    DotSm100,
+    Epilogues,
 )
 
 __all__ = ["RULES", "Rule", "apply"]

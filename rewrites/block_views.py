@@ -13,7 +13,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator import actions
-from .engine import Example, Rule, statements
+from .engine import Example, Rule, after_blank_line, statements
 
 
 class BlockViews(Rule):
@@ -62,7 +62,4 @@ def run(x, s):
 
     def rewrite(self, action: actions.BlockViews, node: cst.CSTNode) -> cst.FlattenSentinel:
         new = statements(action.lines, blank_line=True)
-        lines = getattr(node, "leading_lines", ())
-        if not lines or lines[0].comment is not None:
-            node = node.with_changes(leading_lines=[cst.EmptyLine(indent=False), *lines])
-        return cst.FlattenSentinel([*new, node])
+        return cst.FlattenSentinel([*new, after_blank_line(node)])

@@ -185,5 +185,13 @@ def statements(lines: Iterable[str], blank_line: bool = False) -> list[cst.BaseS
     return body  # type: ignore[return-value]
 
 
+def after_blank_line(node: cst.CSTNode) -> cst.CSTNode:
+    """The statement with an empty line above it and its comments."""
+    lines = getattr(node, "leading_lines", ())
+    if lines and lines[0].comment is None:
+        return node
+    return node.with_changes(leading_lines=[cst.EmptyLine(indent=False), *lines])
+
+
 def expression(text: str) -> cst.BaseExpression:
     return cst.parse_expression(text)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .plan_dots import DotPlan, LaunchData
 
 
 class Span(NamedTuple):
@@ -177,11 +180,60 @@ class InvertMask(Action):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplaceKernel(Action):
-    """The kernel function at ``span`` is replaced by ``lines`` (see plan_dots)."""
+class PipelineSm90(Action):
+    """The kernel function is split into warpgroups as its ``DotPlan`` says."""
 
-    lines: tuple[str, ...]
+    plan: DotPlan
     rule = "MG501"
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineSm100(Action):
+    """As PipelineSm90, with accumulators in tensor memory."""
+
+    plan: DotPlan
+    rule = "MG502"
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchSm90(Action):
+    """A function that launches the split kernel, put before the statement at ``span``."""
+
+    data: LaunchData
+    rule = "MG501"
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchSm100(Action):
+    data: LaunchData
+    rule = "MG502"
+
+
+@dataclasses.dataclass(frozen=True)
+class EpilogueLoad(Action):
+    """A block loaded beside a product; ``axis``: the tile axis that a rank-1 block runs along."""
+
+    part: str
+    axis: int | None
+    rule = "MG503"
+
+
+@dataclasses.dataclass(frozen=True)
+class EpilogueStore(Action):
+    """``window``: the block that is stored to, where the source spelled it by index vectors."""
+
+    part: str
+    statement: bool
+    window: str = ""
+    rule = "MG503"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaceExpression(Action):
+    """An expression becomes a name that the split kernel defines."""
+
+    text: str
+    rule = "MG503"
 
 
 def span_of(node: ast.AST, source_lines: list[str]) -> Span:

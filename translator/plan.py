@@ -355,21 +355,21 @@ class _Group:
                 add(action)
             self.block("N201", hoist.reduction.node, "the sum over rows is taken after the loop: another order of additions")
         for expand in model.expands.values():
-            if expand.node in model.values and not self._is_new_axis(expand.node):
+            if expand.node in model.values and not self.is_new_axis(expand.node):
                 add(act.AddNewAxis(self.span(expand.node), expand.axis))
         for node, name in model.calls:
             if name == "~bool":
                 add(act.InvertMask(self.span(node)))
-        self._emit_roots(modules, add, emission)
+        self.emit_square_roots(modules, add, emission)
 
-    def _is_new_axis(self, node: ast.expr) -> bool:
+    def is_new_axis(self, node: ast.expr) -> bool:
         """``x[:, None]`` written out by the user stands as it is."""
         if not isinstance(node, ast.Subscript):
             return False
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return any(isinstance(p, ast.Constant) and p.value is None for p in parts)
 
-    def _emit_roots(self, modules: Modules, add, emission: Emission) -> None:
+    def emit_square_roots(self, modules: Modules, add, emission: Emission) -> None:
         assert self.model is not None
         for root in self.model.square_roots:
             if root.form == "plain" and self.options.keep_native:

@@ -12,7 +12,7 @@ import functools
 import pathlib
 import re
 
-_FILES = ("gmem.py", "math.py", "ring.py")
+_FILES = ("gmem.py", "math.py", "ring.py", "wgmma.py", "tcgen05.py")
 _HEADING = "# Support code for Mosaic GPU, emitted by pallas-port."
 
 

@@ -1,0 +1,61 @@
+"""Multiplies with tcgen05 on Blackwell: accumulators in tensor memory, operands in shared memory.
+
+Why: `jnp.dot` has no Mosaic GPU rule, and wgmma does not exist on Blackwell. The split into a memory
+warpgroup and compute warpgroups is that of Hopper. `plgpu.tcgen05_mma` writes to an accumulator in
+TMEM and gives the stage back by itself; after the loop the accumulator is read in chunks of columns,
+and the epilogue runs once per chunk.
+
+Accumulates in float32. Operands must be float16 or bfloat16; tiles have 64, 128 or 256 rows and up
+to 256 columns, a multiple of 16 (32 for 64 rows); the emitted code checks this when it is traced.
+
+Does not cover what MG501 does not cover, nor loops that may run zero times.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..translator import actions
+from .dot_sm90 import MATMUL, _both
+from .engine import Example, Rule, after_blank_line, statements
+from .pipeline import epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+
+
+class DotSm100(Rule):
+    code = "MG502"
+    name = "dot-sm100"
+    title = "Matrix products become tcgen05_mma with a memory warpgroup"
+    nodes = {
+        actions.PipelineSm100: (cst.FunctionDef,),
+        actions.LaunchSm100: (cst.SimpleStatementLine, cst.BaseCompoundStatement),
+    }
+    EXAMPLES = (
+        Example(before=MATMUL, target="sm100", after='''
+        plgpu.tcgen05_mma(tile.accumulators[0], a.at[tile.rows, :], b, ring.freed(count), accumulate=t > 0)
+'''),
+    )
+
+    def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.FlattenSentinel:
+        if isinstance(action, actions.LaunchSm100):
+            new = statements(launch_lines(action.data, "_Tcgen05Tile", self.modules), blank_line=True)
+            return cst.FlattenSentinel([*new, after_blank_line(node)])
+        assert isinstance(action, actions.PipelineSm100) and isinstance(node, cst.FunctionDef)
+        plan, modules = action.plan, self.modules
+        plgpu = modules.name("jax.experimental.pallas.mosaic_gpu")
+        count, step = plan.count, plan.step or "step_index"
+        lines = kernel_head(node, plan, "tile")
+        lines += [f"  def {plan.body_name}({step}, {count}):", f"    {wait_line(plan)}"]
+        single = len(plan.products) == 1
+        for i, p in enumerate(plan.products):
+            left = left_tile(p, plan).replace(f"{plan.part}.rows", "tile.rows")
+            freed = f"ring.freed({count}), " if single else ""
+            lines.append(f"    {plgpu}.tcgen05_mma(tile.accumulators[{i}], {left}, {right_tile(p, plan, '')}, {freed}accumulate={step} > {plan.lower})")
+        if not single:
+            lines.append(f"    {plgpu}.tcgen05_commit_arrive(ring.freed({count}))  # once all have read the stage")
+        lines += [f"    return {count} + 1", "", f"  {count} = {loop_call(plan, modules)}", "  tile.finish()"]
+        lines.append(f"  for {plan.part} in tile.chunks():")
+        for i, p in enumerate(plan.products):
+            lines.append(f"    {p.accumulator} = {plan.part}.accumulator({i})")
+        lines += epilogue(node, plan, 2)
+        lines += ["  tile.free()", f"  return {count}"]
+        return _both(loads_function(node, plan, modules), lines, node)

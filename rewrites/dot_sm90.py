@@ -1,0 +1,110 @@
+"""Multiplies with wgmma on Hopper: accumulators in registers, operands in shared memory.
+
+Why: `jnp.dot` has no Mosaic GPU rule. The kernel is split into warpgroups: one copies the operand
+tiles ahead into a ring of SMEM stages, one or two compute. Each step issues `plgpu.wgmma` and waits
+for the product of the step before, whose stage it gives back. The grid becomes persistent: one block
+per SM walks over the programs, so that copies run ahead into the next program.
+
+Accumulates in float32. Operands must be float16 or bfloat16, tiles a multiple of 64 rows and of 8
+columns; the emitted code checks this when it is traced.
+
+Does not cover: operands computed in registers, products in several loops, accumulators that are
+rescaled (attention), fewer than 64 rows, float32 and 8-bit operands. Such kernels stay on Triton.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..translator import actions
+from .engine import Example, Rule, after_blank_line, statements
+from .pipeline import epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+
+MATMUL = '''
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+
+def matmul_kernel(a_ref, b_ref, o_ref, *, bm, bn, bk):
+    def step(t, acc):
+        ks = pl.ds(t * bk, bk)
+        return acc + jnp.dot(a_ref[:, ks], b_ref[ks, :], preferred_element_type=jnp.float32)
+
+    acc = lax.fori_loop(0, a_ref.shape[1] // bk, step, jnp.zeros((bm, bn), jnp.float32))
+    o_ref[...] = acc.astype(o_ref.dtype)
+
+
+def matmul(a, b, bm=128, bn=256, bk=64):
+    (m, k), n = a.shape, b.shape[1]
+    return pl.pallas_call(
+        functools.partial(matmul_kernel, bm=bm, bn=bn, bk=bk),
+        grid=(m // bm, n // bn),
+        in_specs=[pl.BlockSpec((bm, k), lambda i, j: (i, 0)), pl.BlockSpec((k, bn), lambda i, j: (0, j))],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((m, n), a.dtype),
+        compiler_params=plgpu.CompilerParams(num_warps=8, num_stages=3),
+    )(a, b)
+'''
+
+
+class DotSm90(Rule):
+    code = "MG501"
+    name = "dot-sm90"
+    title = "Matrix products become wgmma with a memory warpgroup"
+    nodes = {
+        actions.PipelineSm90: (cst.FunctionDef,),
+        actions.LaunchSm90: (cst.SimpleStatementLine, cst.BaseCompoundStatement),
+    }
+    EXAMPLES = (
+        Example(before=MATMUL, after='''
+            plgpu.wgmma(acc, a.at[part.rows, :], b.at[:, part.cols])
+            plgpu.wgmma_wait(1)  # the step before is done: its stage is free
+            ring.release(count - 1, t > 0)
+'''),
+    )
+
+    def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.FlattenSentinel:
+        if isinstance(action, actions.LaunchSm90):
+            new = statements(launch_lines(action.data, "_WgmmaTile", self.modules), blank_line=True)
+            return cst.FlattenSentinel([*new, after_blank_line(node)])
+        assert isinstance(action, actions.PipelineSm90) and isinstance(node, cst.FunctionDef)
+        plan, modules = action.plan, self.modules
+        plgpu = modules.name("jax.experimental.pallas.mosaic_gpu")
+        pl, jnp = modules.name("jax.experimental.pallas"), modules.name("jax.numpy")
+        accumulators = [p.accumulator for p in plan.products]
+        count, part = plan.count, plan.part
+        lines = kernel_head(node, plan, part)
+        lines += [f"  def products({', '.join(accumulators)}):", f"    def {plan.body_name}({plan.step or 'step_index'}, {count}):"]
+        lines.append(f"      {wait_line(plan)}")
+        for p in plan.products:
+            lines.append(f"      {plgpu}.wgmma({p.accumulator}, {left_tile(p, plan)}, {right_tile(p, plan, f'{part}.cols')})")
+        lines += [
+            f"      {plgpu}.wgmma_wait({len(plan.products)})  # the step before is done: its stage is free",
+            f"      ring.release({count} - 1, {plan.step or 'step_index'} > {plan.lower})",
+            f"      return {count} + 1",
+            "",
+            f"    end = {loop_call(plan, modules)}",
+            *[f"    {a} = {a}[...]" for a in accumulators],
+            f"    ring.release(end - 1, end > {count})",
+            f"    return {', '.join(accumulators)}, end",
+            "",
+        ]
+        shapes = ", ".join([f"{plgpu}.ACC({part}.shape, {jnp}.float32)"] * len(accumulators))
+        lines.append(f"  {', '.join(accumulators)}, {count} = {pl}.run_scoped(products, {shapes})")
+        lines += epilogue(node, plan, 1)
+        lines.append(f"  return {count}")
+        return _both(loads_function(node, plan, modules), lines, node)
+
+
+def _both(loads: list[str], kernel: list[str], node: cst.FunctionDef) -> cst.FlattenSentinel:
+    """The two functions in place of the kernel; comments above it stay above the first."""
+    first, second = statements(loads), statements(kernel)
+    blank = [cst.EmptyLine(indent=False)] * 2
+    first[0] = first[0].with_changes(leading_lines=node.leading_lines)
+    second[0] = second[0].with_changes(leading_lines=blank)
+    return cst.FlattenSentinel([*first, *second])

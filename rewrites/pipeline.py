@@ -1,0 +1,228 @@
+"""Assembles the functions of a kernel with matrix products; what differs by target is passed in.
+
+From the rewritten kernel function and the ``DotPlan`` two functions are made: the loads (the slice
+of the kernel that computes addresses, with one copy per operand) and the kernel itself, whose loop
+waits for stages and issues products.  Statements that are kept are the user's own, with comments.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..translator.names import MOSAIC, PALLAS
+from ..translator.plan_dots import DotPlan, LaunchData, Operand, Product
+
+
+def loads_function(node: cst.FunctionDef, plan: DotPlan, modules) -> list[str]:
+    """Source lines of the memory warpgroup's function."""
+    lax = modules.name("jax.lax")
+    indent = "  "
+    lines = [_head(node, plan, f"{plan.name}_loads", ["ring", plan.count], plan.load_statements)]
+    lines.append(f'{indent}"""Memory warpgroup: copies the operand tiles of {plan.name}, step by step."""')
+    for i in plan.load_statements:
+        lines += _code(node.body.body[i], 1)
+    copies = [_window(o) for o in plan.operands]
+    lines += ["", f"{indent}def {plan.body_name}({plan.step or 'step_index'}, {plan.count}):"]
+    if plan.step:
+        for i in plan.body_statements:
+            body = node.body.body[plan.body_function].body.body  # type: ignore[index, union-attr]
+            lines += _code(body[i], 2)
+    else:
+        pl = modules.name(PALLAS)
+        lines.append(f"{indent * 2}chunk = {pl}.ds(step_index * {CHUNK}, {CHUNK})")
+        copies = [_chunk_window(o, i, plan) for i, o in enumerate(plan.operands)]
+    if plan.masked and plan.step:
+        lines.append(f"{indent * 2}# past the ends of the arrays the copies read zeros, as the masks did")
+    lines += _call(f"{indent * 2}return ring.load", [plan.count, *copies])
+    lines += ["", f"{indent}return {lax}.fori_loop({_bounds(plan, modules)}, {plan.body_name}, {plan.count})"]
+    return lines
+
+
+_WIDTH = 88
+CHUNK = 64  # contraction elements per step where the source takes all of them at once: 128 bytes
+
+
+def _bounds(plan: DotPlan, modules) -> str:
+    if plan.step:
+        return f"{plan.lower}, {plan.upper}"
+    return f"0, {modules.name(PALLAS)}.cdiv({plan.upper}, {CHUNK})"
+
+
+def _window(operand: Operand) -> str:
+    if all(i == ":" for i in operand.index):
+        return operand.ref
+    return f"{operand.ref}.at[{', '.join(operand.index)}]"
+
+
+def _chunk_window(operand: Operand, at: int, plan: DotPlan) -> str:
+    """The operand's window with the contracted dimension replaced by the step's chunk."""
+    left = [p for p in plan.products if p.left == at]
+    contracted = (0 if left[0].left_transposed else 1) if left else (
+        1 if next(p for p in plan.products if p.right == at).right_transposed else 0
+    )
+    index = list(operand.index)
+    tile_dims = [d for d, i in enumerate(index) if i == ":" or ".ds(" in i]
+    index[tile_dims[contracted]] = "chunk"
+    return f"{operand.ref}.at[{', '.join(index)}]"
+
+
+def kernel_head(node: cst.FunctionDef, plan: DotPlan, tile: str) -> list[str]:
+    """Signature and leading statements of the compute warpgroups' function."""
+    lines = [_head(node, plan, plan.name, ["ring", plan.count, tile], None)]
+    docstring = node.get_docstring()
+    if docstring is not None:
+        lines += _code(node.body.body[0], 1)  # type: ignore[arg-type]
+    for i in plan.compute_statements:
+        lines += _code(node.body.body[i], 1)
+    return lines if len(lines) == 1 else [*lines, ""]
+
+
+def epilogue(node: cst.FunctionDef, plan: DotPlan, depth: int) -> list[str]:
+    """The user's statements after the products."""
+    lines: list[str] = []
+    for s in node.body.body[plan.epilogue:]:
+        lines += _code(s, depth)
+    while lines and not lines[0].strip():
+        lines.pop(0)
+    return lines
+
+
+def left_tile(product: Product, plan: DotPlan) -> str:
+    name, rows = plan.operands[product.left].name, f"{plan.part}.rows"
+    return f"{name}.at[:, {rows}].transpose((1, 0))" if product.left_transposed else f"{name}.at[{rows}, :]"
+
+
+def right_tile(product: Product, plan: DotPlan, cols: str) -> str:
+    name = plan.operands[product.right].name
+    if not cols:
+        return f"{name}.transpose((1, 0))" if product.right_transposed else name
+    return f"{name}.at[{cols}, :].transpose((1, 0))" if product.right_transposed else f"{name}.at[:, {cols}]"
+
+
+def wait_line(plan: DotPlan) -> str:
+    names = ", ".join(o.name for o in plan.operands)
+    names += "," if len(plan.operands) == 1 else ""
+    return f"{names} = ring.wait({plan.count})"
+
+
+def loop_call(plan: DotPlan, modules) -> str:
+    return f"{modules.name('jax.lax')}.fori_loop({_bounds(plan, modules)}, {plan.body_name}, {plan.count})"
+
+
+def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
+    """The function that launches the kernel, in place of ``pallas_call(...)``."""
+    plan, plgpu = data.plan, modules.name(MOSAIC)
+    jax, math = modules.name("jax"), modules.name("math")
+    arrays = ", ".join(data.parameters)
+    accumulators = f", accumulators={len(plan.products)}" if len(plan.products) > 1 else ""
+    lines = [f"def {data.name}({arrays}):"]
+    add = lambda depth, text: lines.append("  " * depth + text)  # noqa: E731
+    add(1, f"out_type = {data.out_type}")
+    grid = ", ".join(data.grid) + ("," if len(data.grid) == 1 else "")
+    add(1, f"grid = ({grid})")
+    add(1, f"tile = {tile_class}({data.tile[0]}, {data.tile[1]}, out_type{accumulators})")
+    blocks = []
+    for at, ((extents, array), operand) in enumerate(zip(data.blocks, plan.operands)):
+        extents = list(extents)
+        if not plan.step:
+            extents[_contracted(at, plan)] = str(CHUNK)
+        blocks.append(f"(({', '.join(extents)}), {array}.dtype)")
+    add(1, f"blocks = [{', '.join(blocks)}]")
+    minor = dict.fromkeys(_minor(at, data) for at in range(len(plan.operands)))
+    first = data.blocks[0][1]
+    add(1, f"swizzle = tile.swizzle({first}.dtype, {', '.join(minor)})")
+    add(1, f"stages = _stages({data.num_stages}, tile, *blocks)")
+    out = "out_type"
+    if plan.masked:
+        for array in dict.fromkeys(a for _, a in data.blocks):
+            add(1, f"{array} = _tma_fit({array}, swizzle)")
+        add(1, f"fitted = _tma_shape(out_type.shape, 128 // out_type.dtype.itemsize, out_type.dtype.itemsize)")
+        out = f"{jax}.ShapeDtypeStruct(fitted, out_type.dtype)"
+    lines.append("")
+    add(1, f"def body({', '.join(data.refs)}, ring, scratch):")
+    add(2, "ring = _Ring(*ring)")
+    views = [f"{r}{v}" for r, v in zip(data.refs, data.views)]
+    passed = [data.axes[axis] for axis, _ in plan.indices]
+    bound = [f"{k}={v}" for k, v in data.bound]
+    axes = ", ".join(data.axes)
+    for name, function, more in (
+        ("loads", f"{plan.name}_loads", []), ("compute", plan.name, ["tile.part(scratch)"])
+    ):
+        lines.append("")
+        add(2, f"def {name}({axes}, count):")
+        lines += _call(f"      return {function}", [*views, "ring", "count", *more, *passed, *bound])
+    lines.append("")
+    add(2, "_persistent(grid, tile.warpgroups, loads, compute, ring.drain)")
+    lines.append("")
+    add(1, f"return {plgpu}.kernel(")
+    add(3, f"body, out_type={out}, grid=(min(_num_sms(), {math}.prod(grid)),), grid_names=(\"sm\",),")
+    add(3, 'num_threads=tile.warpgroups + 1, thread_name="wg",')
+    more = "".join(f" {k}={v}," for k, v in data.extra)
+    add(3, f"scratch_types=(_Ring.scratch(stages, tile, swizzle, *blocks), tile.scratch()),{more}")
+    result = f"({arrays})" + ("[tuple(map(slice, out_type.shape))]" if plan.masked else "")
+    add(1, f"){result}")
+    if data.listed:
+        lines[-1 - 4] = lines[-1 - 4].replace("return ", "result = ", 1)
+        add(1, "return [result]")
+    return lines
+
+
+def _contracted(at: int, plan: DotPlan) -> int:
+    for p in plan.products:
+        if p.left == at:
+            return 0 if p.left_transposed else 1
+        if p.right == at:
+            return 1 if p.right_transposed else 0
+    raise AssertionError(at)
+
+
+def _minor(at: int, data: LaunchData) -> str:
+    """The minor extent of an operand as one warpgroup sees it."""
+    plan = data.plan
+    if _contracted(at, plan) == 1:
+        return data.blocks[at][0][1] if plan.step else str(CHUNK)
+    is_left = any(p.left == at for p in plan.products)
+    return "tile.shape[0]" if is_left else "tile.shape[1]"
+
+
+def _head(node: cst.FunctionDef, plan: DotPlan, name: str, extra: list[str], _: object) -> str:
+    """The signature: the user's refs, what the pipeline passes, then the user's keywords."""
+    params = node.params
+    positional = [_code_of(p.with_changes(default=None, comma=cst.MaybeSentinel.DEFAULT)) for p in params.params]
+    keywords = [_code_of(p.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for p in params.kwonly_params]
+    indices = [n for _, n in plan.indices]
+    parts = [*positional, *extra, *indices]
+    if keywords:
+        parts += ["*", *keywords]
+    one_line = f"def {name}({', '.join(parts)}):"
+    if len(one_line) <= 100:
+        return one_line
+    return f"def {name}(\n    {', '.join(parts)}\n):"
+
+
+def _code(node: cst.CSTNode, depth: int) -> list[str]:
+    """A statement's lines, indented to ``depth`` levels of two blanks."""
+    text = cst.Module(body=[node], default_indent="  ").code  # type: ignore[list-item]
+    lines = text.split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return [("  " * depth + line) if line.strip() else "" for line in lines]
+
+
+def _code_of(node: cst.CSTNode) -> str:
+    return cst.Module([]).code_for_node(node).strip()
+
+
+def _call(head: str, arguments: list[str]) -> list[str]:
+    """``head(arguments)`` on one line, or with the arguments filled into lines of their own."""
+    one_line = f"{head}({', '.join(arguments)})"
+    if len(one_line) < _WIDTH:
+        return [one_line]
+    indent = " " * (len(head) - len(head.lstrip()))
+    lines, line = [f"{head}("], f"{indent}    "
+    for argument in arguments:
+        if line.strip() and len(line) + len(argument) > _WIDTH:
+            lines.append(line.rstrip())
+            line = f"{indent}    "
+        line += f"{argument}, "
+    return [*lines, line.rstrip().removesuffix(","), f"{indent})"]

@@ -1,0 +1,859 @@
+"""Plans kernels with matrix products: a memory warpgroup that copies ahead, compute warpgroups.
+
+The kernel is emitted twice.  The memory warpgroup gets the *slice* of it that computes addresses:
+the statements that the loop bounds and the operands' indices depend on, and one copy per operand
+tile.  The compute warpgroups get the kernel with those loads replaced by a wait on the filled
+stage, the product issued against an accumulator, and everything after the loop (the epilogue) on
+the accumulator's values.  Both walk the same loop, so the number of steps is counted alike.
+
+Planned here: kernels with one ``fori_loop`` whose carry holds only accumulators of the form
+``acc + dot(load, load)`` starting at zero, or with such products outside of any loop (the loop over
+the contraction is then made).  Operands may be transposed; their masks must be tests against the
+ends of the array with a zero fill, which the copy engine does by itself.  The epilogue may load
+whole blocks and must store one tile.  Anything else is diagnosed (B130) and stays on Triton.
+
+What the target decides (registers or tensor memory, which instruction) is not planned here: see
+``rewrites/dot_sm90.py`` and ``rewrites/dot_sm100.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+from . import actions as act
+from .actions import span_of
+from .kernel_model import Access, Dot, KernelModel, Loop
+from .names import MOSAIC, PALLAS, Resolver
+from .sites import CallSite
+from .values import Array, Index
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """A tile that the memory warpgroup copies.
+
+    ref: the kernel's ref. name: the stage's name in the compute function.
+    index: the index of each dimension in the loads function, as source text.
+    block: its extents as source text of the kernel.
+    """
+
+    ref: str
+    name: str
+    index: tuple[str, ...]
+    block: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """``accumulator += left @ right``; operands by position, ``True`` where transposed first."""
+
+    accumulator: str
+    left: int
+    right: int
+    left_transposed: bool
+    right_transposed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class DotPlan:
+    """Everything that the emission of one kernel needs; statements by position in the kernel body.
+
+    indices: the name of each grid axis that the functions take as a parameter.
+    lower, upper, step: bounds and variable of the loop; step "" for a loop that the port makes.
+    load_statements, compute_statements: what each function keeps ahead of the loop.
+    loop_statement: the loop, or the first statement of the epilogue where there is none.
+    body_function: position of the loop body's def, None for a lambda.
+    body_statements: what the loads function keeps of the loop body.
+    epilogue: first statement after the loop.
+    checks: (condition, message) pairs that the launch tests, in terms of refs.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    products: tuple[Product, ...]
+    indices: tuple[tuple[int, str], ...]
+    lower: str
+    upper: str
+    step: str
+    load_statements: tuple[int, ...]
+    compute_statements: tuple[int, ...]
+    body_function: int | None
+    body_statements: tuple[int, ...]
+    epilogue: int
+    tile: tuple[str, str]
+    part: str
+    count: str
+    body_name: str
+    masked: bool
+    checks: tuple[tuple[str, str], ...] = ()
+
+
+class _Unplanned(Exception):
+    """The kernel is not of the planned form: (node, reason, advice)."""
+
+    def __init__(self, node: ast.AST, reason: str, advice: str = "") -> None:
+        super().__init__(reason)
+        self.node, self.reason, self.advice = node, reason, advice
+
+
+def plan_dots(group, names, modules, emission) -> None:
+    """Plans a kernel group with products; blocks the group where the form is not covered."""
+    try:
+        planner = _Planner(group)
+        plan = planner.plan()
+        launches = [_launch(group, site, call, plan, names) for site, call in zip(group.sites, group.calls)]
+    except _Unplanned as problem:
+        group.block("B130", problem.node, problem.reason, problem.advice)
+        return
+    add = emission.actions.append
+    pipeline = act.PipelineSm90 if group.target == "sm90" else act.PipelineSm100
+    if group.target == "sm100" and planner.loop is not None and not planner.loop.static_bounds:
+        group.block("B130", planner.loop.node, "a loop of products whose bounds are known only at run time")
+        return
+    planner.emit_inner(add, modules)
+    kernel = group.model.kernel
+    add(pipeline(span_of(kernel, group.lines), plan))
+    launch = act.LaunchSm90 if group.target == "sm90" else act.LaunchSm100
+    for site, call, data in zip(group.sites, group.calls, launches):
+        statement = group.resolver.statement_of(site.call)
+        for unused in (*call.unused, *_unused_partial(site, group.resolver)):
+            add(act.RemoveStatement(span_of(unused, group.lines)))
+        add(launch(span_of(statement, group.lines), data))
+        add(act.ReplaceCall(span_of(site.call, group.lines), data.name))
+    for module in ("jax", "jax.numpy", "jax.lax", PALLAS, MOSAIC):
+        modules.name(module)
+    group.notes += planner.notes
+    group.block("N205", group.model.dots[0].node, "products accumulate in float32; float16 and bfloat16 operands only")
+    emission.support |= {"_Ring", "_persistent", "_stages", "_num_sms"}
+    emission.support |= {"_WgmmaTile"} if group.target == "sm90" else {"_Tcgen05Tile"}
+    modules.name("math")
+    if plan.masked:
+        emission.support |= {"_tma_fit", "_tma_shape"}
+    group.emit_square_roots(modules, add, emission)
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchData:
+    """The launch of one call, as source text of the caller.
+
+    name: the function that replaces ``pallas_call(...)``. parameters: its array parameters.
+    refs: the kernel's refs in order. views: the view of each, "" for the whole ref.
+    grid: one expression per axis. tile: the output tile. blocks: (extents, array parameter) of
+    each operand. bound: keyword arguments of the kernel. extra: further keywords of the launch.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    refs: tuple[str, ...]
+    views: tuple[str, ...]
+    grid: tuple[str, ...]
+    axes: tuple[str, ...]
+    tile: tuple[str, str]
+    blocks: tuple[tuple[tuple[str, ...], str], ...]
+    bound: tuple[tuple[str, str], ...]
+    num_stages: str
+    out_type: str
+    listed: bool
+    plan: DotPlan
+    extra: tuple[tuple[str, str], ...]
+    local_views: bool
+
+
+class _Planner:
+    def __init__(self, group) -> None:
+        self.group = group
+        self.model: KernelModel = group.model
+        self.resolver: Resolver = group.resolver
+        kernel = self.model.kernel
+        if not isinstance(kernel, ast.FunctionDef):
+            raise _Unplanned(kernel, "a kernel with matrix products that is not a plain function")
+        self.kernel = kernel
+        self.notes: list[str] = []
+        self.masked = False
+        self.replacements: dict[ast.AST, str] = {}
+
+    # -- the form ---------------------------------------------------------------------------
+
+    def plan(self) -> DotPlan:
+        model, kernel = self.model, self.kernel
+        for query in model.grid_queries:
+            if query.size:
+                raise _Unplanned(query.node, "num_programs in a kernel with matrix products")
+        loops = [loop for loop in model.loops if self._inside(model.dots[0].node, loop.body)]
+        if len(loops) > 1 or any(bool(loops) != self._inside(d.node, loops[0].body if loops else kernel.args) for d in model.dots if loops):
+            raise _Unplanned(model.dots[0].node, "matrix products in several or nested loops")
+        if len(model.loops) > len(loops):
+            other = next(loop for loop in model.loops if loop not in loops)
+            raise _Unplanned(other.node, "a second loop beside the products")
+        self.loop: Loop | None = loops[0] if loops else None
+        self.statements = kernel.body
+        self.staged: list[Access] = []
+        operands: list[Operand] = []
+        products = []
+        self.accumulators = self._accumulators()
+        for dot, accumulator in zip(model.dots, self.accumulators):
+            left, left_t = self._operand(dot, dot.left, operands, "trans_a")
+            right, right_t = self._operand(dot, dot.right, operands, "trans_b")
+            products.append(Product(accumulator, left, right, left_t, right_t))
+        tile = self._tile()
+        self.axis_names = self._axis_names()
+        loop_at, body_at, body_statements = self._loop_position(operands)
+        epilogue = loop_at + 1 if self.loop is not None else loop_at
+        self._check_epilogue(epilogue)
+        load_statements = self._slice(loop_at, self._address_names(operands, body_statements))
+        compute_statements = self._slice(loop_at, self._epilogue_names(epilogue) | self._bound_names())
+        lower, upper = ("0", "")
+        if self.loop is not None:
+            lower, upper = ast.unparse(self.loop.lower), ast.unparse(self.loop.upper)
+        self._check_thin(compute_statements, epilogue)
+        used = {n.id for s in self.statements for n in ast.walk(s) if isinstance(n, ast.Name)}
+        pick = lambda *w: next(x for x in w if x not in used)  # noqa: E731
+        return DotPlan(
+            name=kernel.name,
+            operands=tuple(operands),
+            products=tuple(products),
+            indices=tuple(sorted((q, n) for q, n in self.axis_names.items())),
+            lower=lower,
+            upper=upper or self._contraction(operands, products[0]),
+            step=self.loop.body.args.args[0].arg if self.loop is not None else "",
+            load_statements=load_statements,
+            compute_statements=compute_statements,
+            body_function=body_at,
+            body_statements=body_statements,
+            epilogue=epilogue,
+            tile=tile,
+            part=pick("part", "tile_part"),
+            count=pick("count", "ring_count"),
+            body_name=self.loop.body.name if self.loop is not None and isinstance(self.loop.body, ast.FunctionDef) else "step",
+            masked=self.masked or self.loop is None,
+        )
+
+    def _inside(self, node: ast.AST, ancestor: ast.AST) -> bool:
+        while node is not None:
+            if node is ancestor:
+                return True
+            node = self.resolver.parents.get(node)  # type: ignore[assignment]
+        return False
+
+    def _accumulators(self) -> list[str]:
+        """The name that each product's accumulator has after the loop."""
+        if self.loop is None:
+            used = {n.id for n in ast.walk(self.kernel) if isinstance(n, ast.Name)}
+            names = []
+            for i, dot in enumerate(self.model.dots):
+                name = next(n for n in ("acc", "acc_") if n not in used) + (str(i + 1) if len(self.model.dots) > 1 else "")
+                self.replacements[dot.node] = name
+                names.append(name)
+            return names
+        loop = self.loop
+        statement = self.resolver.statement_of(loop.node)
+        target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is loop.node else None
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        if target is None or not all(isinstance(t, ast.Name) for t in targets):
+            raise _Unplanned(loop.node, "a loop whose result is not assigned to plain names")
+        inits = loop.init.elts if isinstance(loop.init, ast.Tuple) else [loop.init]
+        results, carried = self._body_results(loop, len(targets))
+        if not len(targets) == len(inits) == len(results) == len(self.model.dots):
+            raise _Unplanned(loop.node, "a loop that carries more than the accumulators of its products")
+        names: dict[ast.AST, str] = {}
+        for out, init, result, name in zip(targets, inits, results, carried):
+            if not self._is_zeros(init):
+                raise _Unplanned(init, "an accumulator that does not start at zero")
+            dot = self._added_dot(result, name)
+            if dot is None:
+                raise _Unplanned(result, "a carry that is not the accumulator plus one product")
+            names[dot.node] = out.id  # type: ignore[union-attr]
+        if len(names) != len(self.model.dots):
+            raise _Unplanned(loop.node, "a product that is not added to an accumulator")
+        return [names[d.node] for d in self.model.dots]
+
+    def _body_results(self, loop: Loop, count: int) -> tuple[list[ast.expr], list[str]]:
+        """(the new carry, the names of the carried values) of the loop body."""
+        body = loop.body
+        if isinstance(body, ast.Lambda):
+            results = body.body.elts if isinstance(body.body, ast.Tuple) else [body.body]
+            if count != 1:
+                raise _Unplanned(body, "a lambda with several accumulators", "write the loop body as a function")
+            return list(results), [body.args.args[1].arg]
+        returned = [n for n in ast.walk(body) if isinstance(n, ast.Return)]
+        if len(returned) != 1 or returned[0] is not body.body[-1] or returned[0].value is None:
+            raise _Unplanned(body, "a loop body with several returns")
+        value = returned[0].value
+        results = list(value.elts) if isinstance(value, (ast.Tuple, ast.List)) else [value]
+        carry = body.args.args[1].arg
+        if count == 1:
+            return results, [carry]
+        for s in body.body:
+            if isinstance(s, ast.Assign) and isinstance(s.value, ast.Name) and s.value.id == carry:
+                target = s.targets[0]
+                if isinstance(target, ast.Tuple) and all(isinstance(e, ast.Name) for e in target.elts):
+                    return results, [e.id for e in target.elts]  # type: ignore[attr-defined]
+        raise _Unplanned(body, "a carry that is not unpacked into names")
+
+    def _added_dot(self, result: ast.expr, name: str) -> Dot | None:
+        """The product of ``acc + dot`` or of ``acc += dot; return acc``."""
+        by_node = {d.node: d for d in self.model.dots}
+        if isinstance(result, ast.Name) and self.loop is not None and isinstance(self.loop.body, ast.FunctionDef):
+            found = []
+            for s in self.loop.body.body:
+                if isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name) and s.target.id == result.id:
+                    found.append(self._resolve_dot(s.value, by_node) if isinstance(s.op, ast.Add) and result.id == name else None)
+                elif isinstance(s, ast.Assign) and any(isinstance(t, ast.Name) and t.id == result.id for t in s.targets):
+                    found.append(self._sum_dot(s.value, name, by_node))
+            return found[0] if len(found) == 1 else None
+        return self._sum_dot(result, name, by_node)
+
+    def _sum_dot(self, node: ast.expr, name: str, by_node: dict[ast.AST, Dot]) -> Dot | None:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            for acc, other in ((node.left, node.right), (node.right, node.left)):
+                if isinstance(acc, ast.Name) and acc.id == name:
+                    return self._resolve_dot(other, by_node)
+        return None
+
+    def _resolve_dot(self, node: ast.expr, by_node: dict[ast.AST, Dot]) -> Dot | None:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "astype":
+            node = node.func.value
+        if node in by_node:
+            return by_node[node]
+        if isinstance(node, ast.Name):
+            value = self.resolver.value(node)
+            return by_node.get(value)
+        return None
+
+    def _is_zeros(self, node: ast.expr) -> bool:
+        value = self.resolver.value(node)
+        if not isinstance(value, ast.Call):
+            return False
+        name = self.resolver.qualified(value.func) or ""
+        dtype = value.args[1] if len(value.args) > 1 else next((k.value for k in value.keywords if k.arg == "dtype"), None)
+        single = dtype is None or (self.resolver.qualified(dtype) or "").endswith("float32")
+        zero = name == "jax.numpy.zeros" or name == "jax.numpy.full" and len(value.args) > 1 and ast.unparse(value.args[1]) in ("0", "0.0")
+        return zero and (single or name == "jax.numpy.full")
+
+    # -- operands ---------------------------------------------------------------------------
+
+    def _operand(self, dot: Dot, node: ast.expr, operands: list[Operand], flag: str) -> tuple[int, bool]:
+        transposed = False
+        if isinstance(dot.node, ast.Call):
+            flags = {k.arg: k.value for k in dot.node.keywords}
+            transposed = flag in flags and isinstance(flags[flag], ast.Constant) and flags[flag].value is True
+            transposed ^= self._dimension_numbers(dot, flags, flag)
+        name = ""
+        for _ in range(6):
+            if isinstance(node, ast.Attribute) and node.attr == "T":
+                transposed, node = not transposed, node.value
+            elif isinstance(node, ast.Call) and self.resolver.qualified(node.func) == "jax.numpy.transpose" and len(node.args) == 1:
+                transposed, node = not transposed, node.args[0]
+            elif isinstance(node, ast.Name):
+                value = self.resolver.value(node)
+                if value is node or not isinstance(value, ast.expr):
+                    break
+                name = name or node.id
+                node = value
+            else:
+                break
+        access = next((a for a in self.model.accesses if a.node is node and a.kind == "load"), None)
+        if access is None or access.tile is None:
+            raise _Unplanned(node, f"the operand {ast.unparse(node)[:40]} is computed, not loaded",
+                             "operands that are computed in registers are not covered yet")
+        if access in self.staged:
+            return self.staged.index(access), transposed
+        self.staged.append(access)
+        operands.append(self._staged(access, name or access.ref.name.removesuffix("_ref"), operands))
+        return len(operands) - 1, transposed
+
+    def _dimension_numbers(self, dot: Dot, flags: dict, flag: str) -> bool:
+        """Whether ``lax.dot_general`` contracts the other dimension than a plain product does."""
+        assert isinstance(dot.node, ast.Call)
+        if dot.function == "jax.numpy.einsum":
+            raise _Unplanned(dot.node, "einsum", "write it as a product of two matrices")
+        numbers = flags.get("dimension_numbers")
+        if dot.function == "jax.lax.dot_general" and numbers is None and len(dot.node.args) > 2:
+            numbers = dot.node.args[2]
+        if numbers is None:
+            return False
+        try:
+            (left, right), batch = ast.literal_eval(numbers)
+            left, right = tuple(left), tuple(right)
+        except (ValueError, TypeError):
+            raise _Unplanned(numbers, "dimension_numbers that are not literal") from None
+        if any(tuple(b) for b in batch) or len(left) != 1 or len(right) != 1:
+            raise _Unplanned(numbers, "a batched or full contraction")
+        return left == (0,) if flag == "trans_a" else right == (1,)
+
+    def _staged(self, access: Access, name: str, operands: list[Operand]) -> Operand:
+        ref = access.ref
+        dims = access.dims
+        if dims is None or len(dims) != 2:
+            raise _Unplanned(access.node, f"the operand {ref.name} is not a tile of rank 2",
+                             "give it a BlockSpec or index both dimensions")
+        pl = self._pallas()
+        view = access.view or ()
+        rank = len(ref.dims) if ref.dims is not None else len(view)
+        full = [*view, *[Index("full", (), f"{ref.name}.shape[{d}]") for d in range(len(view), rank)]]
+        texts, sizes = [], []
+        starts: list[tuple[str, str]] = []
+        for d, ix in enumerate(full):
+            if ix.kind == "full":
+                texts.append(":")
+                sizes.append(ix.size)
+                starts.append(("0", ix.size))
+            elif ix.kind == "scalar":
+                texts.append(self._emitted(ix.start, access.node))
+            elif ix.kind in ("slice", "run"):
+                source = self._slice_text(access, d)
+                texts.append(source or f"{pl}.ds({self._emitted(ix.start, access.node)}, {ix.size})")
+                sizes.append(ix.size)
+                starts.append((ix.start, ix.size))
+            else:
+                raise _Unplanned(access.node, f"the operand {ref.name} is gathered by an index vector")
+        if len(sizes) != 2:
+            raise _Unplanned(access.node, f"the operand {ref.name} is not a tile of rank 2")
+        self._check_mask(access, starts)
+        taken = {o.name for o in operands} | {r.name for r in self.model.refs}
+        taken |= {*self.accumulators, *(a.arg for a in self.kernel.args.kwonlyargs)}
+        while name in taken:
+            name += "_tile"
+        return Operand(ref.name, name, tuple(texts), tuple(sizes))
+
+    def _pallas(self) -> str:
+        return next((n for _, n, t in self.resolver.imports() if t == PALLAS), "pl")
+
+    def _slice_text(self, access: Access, dim: int) -> str:
+        """The user's own text of one index, e.g. ``ks``, if it is a slice."""
+        node = access.node
+        if isinstance(node, ast.Call):
+            node = node.args[0]
+        if not isinstance(node, ast.Subscript):
+            return ""
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if isinstance(node.slice, ast.Name):
+            value = self.resolver.value(node.slice)
+            parts = value.elts if isinstance(value, ast.Tuple) else parts
+        if dim >= len(parts):
+            return ""
+        value = self.model.values.get(parts[dim])
+        return ast.unparse(parts[dim]) if type(value).__name__ == "SliceValue" else ""
+
+    def _emitted(self, expr: str, node: ast.AST) -> str:
+        """An ``expr`` as source text of the loads function."""
+        if not expr:
+            raise _Unplanned(node, "an index whose start is not known")
+        for axis, name in self._axis_names().items():
+            expr = expr.replace(f"program_id({axis})", name)
+        return expr
+
+    def _check_mask(self, access: Access, starts: list[tuple[str, str]]) -> None:
+        if access.mask is None:
+            return
+        if access.other is not None and not (isinstance(access.other, ast.Constant) and access.other.value in (0, 0.0)):
+            raise _Unplanned(access.other, "an operand whose mask fills with something other than 0")
+        for bound, dim in self._bounds(access, starts):
+            shape = f"{access.ref.name}.shape[{dim}]"
+            if bound != shape and not bound.endswith("]"):
+                raise _Unplanned(access.mask, f"a mask that compares with {bound}, not with the end of an array")
+        self.masked = True
+
+    def _bounds(self, access: Access, starts: list[tuple[str, str]]) -> list[tuple[str, int]]:
+        """(bound, dimension) of each conjunct of a mask that tests the tile's own indices."""
+        value = access.mask_value
+        if not isinstance(value, Array) or value.mask is None:
+            raise _Unplanned(access.mask or access.node, "a mask that is not a test against the ends of the array")
+        found = []
+        for term in value.mask:
+            position = len(starts) - 1 - term.axis_from_end
+            start = starts[position][0]
+            if not term.bound or not term.start or term.start != start:
+                raise _Unplanned(access.mask or access.node, "a mask on other indices than those of the load")
+            found.append((self._shape_of(term.bound), position))
+        return found
+
+    def _shape_of(self, text: str) -> str:
+        """``m`` as ``a_ref.shape[0]`` where the kernel binds it so."""
+        name = ast.parse(text, mode="eval").body
+        if not isinstance(name, ast.Name):
+            return text
+        for s in self.kernel.body:
+            if not isinstance(s, ast.Assign):
+                continue
+            for t in s.targets:
+                if isinstance(t, ast.Name) and t.id == name.id:
+                    return ast.unparse(s.value)
+                if isinstance(t, ast.Tuple):
+                    pairs = zip(t.elts, s.value.elts) if isinstance(s.value, ast.Tuple) else (
+                        (e, ast.Subscript(s.value, ast.Constant(i), ast.Load())) for i, e in enumerate(t.elts)
+                    )
+                    for e, v in pairs:
+                        if isinstance(e, ast.Name) and e.id == name.id:
+                            return ast.unparse(v)
+        return text
+
+    def _tile(self) -> tuple[str, str]:
+        """The output tile's extents in the kernel's names."""
+        dims = self.model.dots[0].result.dims
+        for dot in self.model.dots:
+            if dot.result.dims is None or dims is None:
+                raise _Unplanned(dot.node, "a product whose shape is not known")
+        assert dims is not None
+        return dims  # type: ignore[return-value]
+
+    def _contraction(self, operands: list[Operand], product: Product) -> str:
+        """The whole extent of the contraction, for kernels without a loop."""
+        left = operands[product.left]
+        return left.block[0 if product.left_transposed else 1]
+
+    # -- statements -------------------------------------------------------------------------
+
+    def _axis_names(self) -> dict[int, str]:
+        """The parameter that stands for each grid axis: the name that the kernel gives it."""
+        names: dict[int, str] = {}
+        for s in self.kernel.body:
+            if isinstance(s, ast.Assign) and len(s.targets) == 1:
+                target, value = s.targets[0], s.value
+                pairs = [(target, value)]
+                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                    pairs = list(zip(target.elts, value.elts))
+                for t, v in pairs:
+                    for q in self.model.grid_queries:
+                        if q.node is v and isinstance(t, ast.Name):
+                            names.setdefault(q.axis, t.id)
+        used = {n.id for n in ast.walk(self.kernel) if isinstance(n, ast.Name)}
+        for q in self.model.grid_queries:
+            letter = "ijklmn"[q.axis]
+            names.setdefault(q.axis, letter if letter not in used else f"axis_{letter}")
+        return names
+
+    def _only_axes(self, s: ast.stmt) -> bool:
+        """True for ``i = pl.program_id(0)``: the name is a parameter of the emitted functions."""
+        if not isinstance(s, ast.Assign):
+            return False
+        values = s.value.elts if isinstance(s.value, ast.Tuple) else [s.value]
+        return all(any(q.node is v for q in self.model.grid_queries) for v in values)
+
+    def _loop_position(self, operands: list[Operand]) -> tuple[int, int | None, tuple[int, ...]]:
+        if self.loop is None:
+            for i, s in enumerate(self.statements):
+                if any(self._inside(d.node, s) for d in self.model.dots):
+                    return i, None, ()
+            raise _Unplanned(self.kernel, "products in a nested function")
+        statement = self.resolver.statement_of(self.loop.node)
+        if statement not in self.statements:
+            raise _Unplanned(statement, "a loop with products inside a conditional")
+        at = self.statements.index(statement)
+        body = self.loop.body
+        if isinstance(body, ast.Lambda):
+            return at, None, ()
+        if body not in self.statements:
+            raise _Unplanned(body, "a loop body that is not defined in the kernel")
+        needed = {n for o in operands for text in o.index for n in _names_in(text)}
+        keep = self._dependencies(body.body, needed)
+        return at, self.statements.index(body), keep
+
+    def _dependencies(self, body: list[ast.stmt], needed: set[str]) -> tuple[int, ...]:
+        """Positions of the statements that define ``needed``, transitively; ``needed`` grows."""
+        keep: list[int] = []
+        tile_loads = {a.node for a in self.model.accesses if a.tile is not None}
+        for i in range(len(body) - 1, -1, -1):
+            s = body[i]
+            defined = _defined(s)
+            if not defined & needed or isinstance(s, ast.FunctionDef) and s.name not in needed:
+                continue
+            if any(n in tile_loads for n in ast.walk(s)):
+                continue
+            keep.append(i)
+            needed |= {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        return tuple(reversed(keep))
+
+    def _slice(self, before: int, needed: set[str]) -> tuple[int, ...]:
+        kept = self._dependencies(self.statements[:before], needed)
+        loop_body = self.loop.body if self.loop is not None else None
+        return tuple(i for i in kept if self.statements[i] is not loop_body and not self._only_axes(self.statements[i]))
+
+    def _bound_names(self) -> set[str]:
+        if self.loop is None:
+            return set()
+        return {n.id for e in (self.loop.lower, self.loop.upper) for n in ast.walk(e) if isinstance(n, ast.Name)}
+
+    def _address_names(self, operands: list[Operand], body_statements: tuple[int, ...]) -> set[str]:
+        names = self._bound_names()
+        for o in operands:
+            for text in o.index:
+                names |= _names_in(text)
+        if self.loop is not None and isinstance(self.loop.body, ast.FunctionDef):
+            for i in body_statements:
+                names |= {n.id for n in ast.walk(self.loop.body.body[i]) if isinstance(n, ast.Name)}
+        return names
+
+    def _epilogue_names(self, epilogue: int) -> set[str]:
+        dropped = set(ast.walk(self.store.mask)) if self.store.mask is not None else set()
+        names = _names_in(self.store_window)
+        if self.store_window:
+            dropped |= set(ast.walk(_target(self.store)))
+        for s in self.statements[epilogue:]:
+            names |= {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and n not in dropped}
+        return names | {self.store.ref.name}
+
+    def _check_thin(self, compute_statements: tuple[int, ...], epilogue: int) -> None:
+        """Thin arrays may only occur in what the emitted functions leave out."""
+        kept = [self.statements[i] for i in compute_statements] + list(self.statements[epilogue:])
+        dropped = set(ast.walk(self.store.mask)) if self.store.mask is not None else set()
+        dropped |= set(ast.walk(_target(self.store)))
+        nodes = {n for s in kept for n in ast.walk(s)} - dropped
+        for node in (*self.model.strips, *(e.node for e in self.model.expands.values())):
+            if node in nodes and not (node in self.model.expands and self.group.is_new_axis(node)):
+                raise _Unplanned(node, "a thin array beside matrix products")
+
+    # -- epilogue ---------------------------------------------------------------------------
+
+    def _check_epilogue(self, epilogue: int) -> None:
+        model = self.model
+        stores = [a for a in model.accesses if a.kind == "store"]
+        if len(stores) != 1 or stores[0].tile is None:
+            raise _Unplanned(stores[1].node if len(stores) > 1 else self.kernel, "a kernel with products that does not store exactly one tile")
+        self.store = stores[0]
+        if self.loop is not None and self._inside(self.store.node, self.loop.body):
+            raise _Unplanned(self.store.node, "a store inside the loop of the products")
+        if model.reductions:
+            raise _Unplanned(model.reductions[0].node, "a reduction beside matrix products")
+        if self.resolver.statement_of(self.store.node) not in self.statements:
+            raise _Unplanned(self.store.node, "a store inside a conditional beside products")
+        self.loads = [a for a in model.accesses if a.kind == "load" and a not in self.staged and a.tile is not None]
+        for a in self.loads:
+            at = next((i for i, s in enumerate(self.statements) if self._inside(a.node, s)), -1)
+            if at < epilogue:
+                raise _Unplanned(a.node, "a tile loaded before the products", "load it after the loop")
+            if a.mask is not None:
+                raise _Unplanned(a.node, "a masked load beside matrix products")
+            if any(ix.kind == "run" for ix in a.view or ()):
+                raise _Unplanned(a.node, f"{a.ref.name} is loaded by index vectors beside matrix products", "use pl.ds")
+            if a.dims is None or len(a.dims) > 2:
+                raise _Unplanned(a.node, f"a load of {a.ref.name}, whose rank is not known")
+        starts = []
+        ref = self.store.ref
+        view = self.store.view or ()
+        for d, ix in enumerate([*view, *[Index("full", (), "", start="0")] * ((len(ref.dims) if ref.dims else len(view)) - len(view))]):
+            if ix.kind == "scalar":
+                continue
+            if ix.kind not in ("slice", "run", "full"):
+                raise _Unplanned(self.store.node, "a scattered store beside matrix products")
+            starts.append((ix.start or "0", ix.size))
+        if len(starts) != 2:
+            raise _Unplanned(self.store.node, "a store that is not a tile of rank 2")
+        self.store_window = ""
+        if any(ix.kind == "run" for ix in view):
+            pl = self._pallas()
+            texts = [
+                f"{pl}.ds({self._emitted(ix.start, self.store.node)}, {ix.size})" if ix.kind in ("run", "slice")
+                else self._emitted(ix.start, self.store.node)
+                for ix in view
+            ]
+            self.store_window = f"{ref.name}.at[{', '.join(texts)}]"
+        if self.store.mask is not None:
+            for bound, dim in self._bounds(self.store, starts):
+                if not bound.endswith("]"):
+                    raise _Unplanned(self.store.mask, f"a store mask that compares with {bound}")
+            self.masked = True
+        indexes = {n for a in (self.store, *self.loads) for n in ast.walk(_target(a))}
+        if self.store.mask is not None:
+            indexes |= set(ast.walk(self.store.mask))
+        iotas = [n for s in self.statements[epilogue:] for n in ast.walk(s)
+                 if isinstance(n, ast.Call) and (self.resolver.qualified(n.func) or "").endswith(("arange", "iota")) and n not in indexes]
+        if iotas:
+            raise _Unplanned(iotas[0], "index vectors in the epilogue of a matrix product")
+
+    def emit_inner(self, add, modules) -> None:
+        """The rewrites inside the epilogue; the assembled functions contain their results."""
+        span = self.group.span
+        part = "part"
+        for dot in self.model.dots:
+            if dot.node in self.replacements:
+                add(act.ReplaceExpression(span(dot.node), self.replacements[dot.node]))
+        only = {n for s in self.kernel.body if self._only_axes(s) for n in ast.walk(s)}
+        for q in self.model.grid_queries:
+            if q.node not in only:
+                add(act.ReplaceExpression(span(q.node), self.axis_names[q.axis]))
+        for a in self.loads:
+            axis = self._vector_axis(a)
+            add(act.EpilogueLoad(span(a.node), part, axis))
+        statement = self.store.statement is not None
+        node = self.store.statement if statement else self.store.node
+        add(act.EpilogueStore(span(node), part, statement, self.store_window))
+        self.notes.append(f"products: {len(self.model.dots)} accumulator(s) of {' x '.join(self._tile())}, "
+                          f"{len(self.staged)} operand(s) staged by the memory warpgroup")
+        if self.masked:
+            self.notes.append("bounds masks: the copy engine reads zeros past the ends and drops stores there")
+
+    def _vector_axis(self, access: Access) -> int | None:
+        """For a rank-1 load: the axis of the output tile that it runs along."""
+        if len(access.dims or ()) != 1:
+            return None
+        tile = access.tile.find()  # type: ignore[union-attr]
+        if tile.parent is None or tile.conflict:
+            raise _Unplanned(access.node, f"{access.ref.name} is not broadcast against the product")
+        return tile.axis
+
+
+def _target(access: Access) -> ast.AST:
+    """The syntax that says where an access goes: the subscript, or a call's first argument."""
+    if access.statement is not None:
+        return access.node
+    return access.node.args[0] if isinstance(access.node, ast.Call) else access.node
+
+
+def _names_in(text: str) -> set[str]:
+    if text in ("", ":"):
+        return set()
+    return {n.id for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Name)}
+
+
+def _defined(s: ast.stmt) -> set[str]:
+    if isinstance(s, ast.FunctionDef):
+        return {s.name}
+    return {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+# -- the launch -----------------------------------------------------------------------------
+
+
+def _launch(group, site: CallSite, call, plan: DotPlan, names) -> LaunchData:
+    """The launch of one site, in the caller's terms."""
+    refs = [r.name for r in group.model.refs]
+    inputs = group.inputs
+    outs = site.keywords.get("out_shape")
+    value = group.resolver.value(outs) if outs is not None else None
+    listed = isinstance(value, (ast.List, ast.Tuple))
+    if inputs is None or outs is None or inputs + 1 != len(refs) or listed and len(value.elts) != 1:  # type: ignore[union-attr]
+        raise _Unplanned(site.call, "a kernel with products that has not exactly one result")
+    if call.grid_rank == 0:
+        raise _Unplanned(site.call, "a matrix product without a grid")
+    if call.aliases:
+        raise _Unplanned(site.call, "a matrix product that aliases an operand")
+    translate = _Translator(group, site, refs, inputs)
+    views = list(call.views) if call.views is not None else [None] * len(refs)
+    blocks = tuple((tuple(translate(d, site.call) for d in o.block), translate.array(o.ref)) for o in plan.operands)
+    params = site.keywords.get("compiler_params")
+    num_stages = "3"  # Triton's default
+    if params is not None:
+        target = group.resolver.value(params)
+        if isinstance(target, ast.Call):
+            num_stages = next((ast.unparse(k.value) for k in target.keywords if k.arg == "num_stages"), num_stages)
+    extra = []
+    for k, new in (("interpret", "interpret"), ("debug", "debug"), ("name", "kernel_name")):
+        if k in site.keywords:
+            extra.append((new, ast.unparse(site.keywords[k])))
+    grid = tuple(ast.unparse(g) for g in site.grid or ())
+    return LaunchData(
+        name=names.pick(f"launch_{plan.name.lstrip('_')}", f"launch_{plan.name.lstrip('_')}_"),
+        parameters=tuple(translate.arrays),
+        refs=tuple(refs),
+        views=tuple(v or "" for v in views),
+        grid=grid,
+        axes=tuple("ijklmn"[: len(grid)]),
+        tile=(translate(plan.tile[0], site.call), translate(plan.tile[1], site.call)),
+        blocks=blocks,
+        bound=tuple((k, ast.unparse(v)) for k, v in site.bound.items()),
+        num_stages=num_stages,
+        out_type=ast.unparse(value.elts[0] if listed else outs),  # type: ignore[union-attr]
+        listed=listed,
+        plan=plan,
+        extra=tuple(extra),
+        local_views=call.views is not None,
+    )
+
+
+class _Translator:
+    """Turns source text of the kernel into source text of the caller."""
+
+    def __init__(self, group, site: CallSite, refs: list[str], inputs: int) -> None:
+        self.group, self.site, self.refs, self.inputs = group, site, refs, inputs
+        args = site.invocation.args if site.invocation is not None else []
+        caller = site.caller
+        used = {n.id for n in ast.walk(caller) if isinstance(n, ast.Name)} if caller is not None else set()
+        self.arrays: list[str] = []
+        for i, ref in enumerate(refs[:inputs]):
+            if i < len(args) and isinstance(args[i], ast.Name) and args[i].id not in self.arrays:
+                self.arrays.append(args[i].id)  # the same array under its own name
+            else:
+                name = ref.removesuffix("_ref")
+                while name in used or name in self.arrays:
+                    name += "_array"
+                self.arrays.append(name)
+
+    def array(self, ref: str) -> str:
+        return self.arrays[self.refs.index(ref)]
+
+    def __call__(self, text: str, node: ast.AST) -> str:
+        tree = ast.parse(text, mode="eval")
+        result = _ToCaller(self).visit(tree.body)
+        return ast.unparse(result)
+
+
+class _ToCaller(ast.NodeTransformer):
+    def __init__(self, translator: _Translator) -> None:
+        self.t = translator
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """``a_ref.shape[1]``: the block's extent, or the array's."""
+        base = node.value
+        if isinstance(base, ast.Attribute) and base.attr == "shape" and isinstance(base.value, ast.Name) and base.value.id in self.t.refs:
+            at = self.t.refs.index(base.value.id)
+            site = self.t.site
+            specs = [*(site.in_specs or ()), *(site.out_specs or ())]
+            if at < len(specs) and specs[at].block_shape is not None and isinstance(node.slice, ast.Constant):
+                kept = [b for b in specs[at].block_shape if b is not None]
+                return kept[node.slice.value]
+            if at < self.t.inputs:
+                return ast.parse(f"{self.t.arrays[at]}.shape[{ast.unparse(node.slice)}]", mode="eval").body
+            raise _Unplanned(site.call, f"the shape of {base.value.id} is not known beside the call")
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        group, site = self.t.group, self.t.site
+        if node.id in site.bound:
+            return site.bound[node.id]
+        scope = group.resolver.scopes[group.model.kernel]
+        bindings = scope.bindings.get(node.id)
+        if bindings is not None:
+            if any(b.kind == "parameter" for b in bindings):
+                default = _default_of(group.model.kernel, node.id)
+                if default is not None:
+                    return default
+                raise _Unplanned(site.call, f"{node.id} of the kernel is not known beside the call")
+            shape = _Planner._shape_of(_Shapes(group.model.kernel), node.id)
+            if shape != node.id:
+                return self.visit(ast.parse(shape, mode="eval").body)
+            raise _Unplanned(site.call, f"{node.id} of the kernel is not known beside the call")
+        found = group.resolver.scope_of(group.model.kernel).find(node.id)
+        here = group.resolver.scope_of(site.call).find(node.id)
+        if found is not None and (here is None or here[0] is not found[0]):
+            raise _Unplanned(site.call, f"{node.id} of the kernel's scope is not visible beside the call")
+        return node
+
+
+@dataclasses.dataclass
+class _Shapes:
+    kernel: ast.FunctionDef
+
+
+def _default_of(kernel: ast.FunctionDef, name: str) -> ast.expr | None:
+    args = kernel.args
+    for a, d in zip(args.kwonlyargs, args.kw_defaults):
+        if a.arg == name:
+            return d
+    return None
+
+
+def _unused_partial(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
+    """``kernel = functools.partial(...)`` that only this call read."""
+    expr = site.kernel_expr
+    if not isinstance(expr, ast.Name):
+        return []
+    binding = resolver.binding(expr)
+    if binding is None or binding.kind != "value" or not isinstance(binding.node, ast.Call):
+        return []
+    scope = resolver.scope_of(expr)
+    uses = [n for n in resolver.parents if isinstance(n, ast.Name) and n.id == expr.id
+            and isinstance(n.ctx, ast.Load) and resolver.scope_of(n) is scope]
+    statement = resolver.statement_of(binding.node)
+    return [statement] if len(uses) == 1 and isinstance(statement, ast.Assign) else []
