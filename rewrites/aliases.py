@@ -48,9 +48,11 @@ def run(x, total):
     def accumulate_in_place(x, old):
         """Runs the kernel on a copy of the operand that its result replaces."""
         old = jax.new_ref(old)
+
         def accumulate_refs(x_ref, old_ref):
             accumulate(x_ref, old_ref, old_ref)
-        plgpu.kernel(accumulate_refs, out_type=(), grid=(x.shape[0] // 128,), grid_names=('i',))(x, old)
+
+        plgpu.kernel(accumulate_refs, out_type=(), grid=(x.shape[0] // 128,), grid_names=("i",))(x, old)
         return old[...]
 
     return accumulate_in_place(x, total)

@@ -46,7 +46,15 @@ class Epilogues(Rule):
             ref, index, rest = access(node)
             value = rest[0].value
         window = expression(action.window) if action.window else _window(ref, index)
-        call = cst.Call(expression(f"{action.part}.store"), [cst.Arg(value), cst.Arg(window)])
+        args = [cst.Arg(value), cst.Arg(window)]
+        if sum(len(cst.Module([]).code_for_node(a)) for a in args) > 72:
+            wrap = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace("    "))
+            args[0] = args[0].with_changes(comma=cst.Comma(whitespace_after=wrap))
+            close = wrap.with_changes(last_line=cst.SimpleWhitespace(""))
+            args[1] = args[1].with_changes(whitespace_after_arg=close)
+            call = cst.Call(expression(f"{action.part}.store"), args, whitespace_before_args=wrap)
+        else:
+            call = cst.Call(expression(f"{action.part}.store"), args)
         return cst.Expr(call) if action.statement else call
 
 

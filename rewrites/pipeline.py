@@ -134,13 +134,18 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     add(1, f"stages = _stages({data.num_stages}, tile, *blocks)")
     out = "out_type"
     if plan.masked:
-        for array in dict.fromkeys(a for _, a in data.blocks):
-            add(1, f"{array} = _tma_fit({array}, swizzle)")
+        padded = dict.fromkeys((a, o.ref) for (_, a), o in zip(data.blocks, plan.operands))
+        for array, _ in padded:
+            add(1, f"{array}_shape, {array} = {array}.shape, _tma_fit({array}, swizzle)")
         add(1, f"fitted = _tma_shape(out_type.shape, 128 // out_type.dtype.itemsize, out_type.dtype.itemsize)")
         out = f"{jax}.ShapeDtypeStruct(fitted, out_type.dtype)"
     lines.append("")
     add(1, f"def body({', '.join(data.refs)}, ring, scratch):")
     add(2, "ring = _Ring(*ring)")
+    if plan.masked:
+        for array, ref in padded:
+            add(2, f"{ref} = _whole({ref}, {array}_shape)")
+        add(2, f"{data.refs[-1]} = _whole({data.refs[-1]}, out_type.shape)")
     views = [f"{r}{v}" for r, v in zip(data.refs, data.views)]
     passed = [data.axes[axis] for axis, _ in plan.indices]
     bound = [f"{k}={v}" for k, v in data.bound]
@@ -154,15 +159,21 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     lines.append("")
     add(2, "_persistent(grid, tile.warpgroups, loads, compute, ring.drain)")
     lines.append("")
-    add(1, f"return {plgpu}.kernel(")
-    add(3, f"body, out_type={out}, grid=(min(_num_sms(), {math}.prod(grid)),), grid_names=(\"sm\",),")
-    add(3, 'num_threads=tile.warpgroups + 1, thread_name="wg",')
-    more = "".join(f" {k}={v}," for k, v in data.extra)
-    add(3, f"scratch_types=(_Ring.scratch(stages, tile, swizzle, *blocks), tile.scratch()),{more}")
-    result = f"({arrays})" + ("[tuple(map(slice, out_type.shape))]" if plan.masked else "")
-    add(1, f"){result}")
+    keywords = {
+        "out_type": out,
+        "grid": f"(min(_num_sms(), {math}.prod(grid)),)",
+        "grid_names": '("sm",)',
+        "num_threads": "tile.warpgroups + 1",
+        "thread_name": '"wg"',
+        "scratch_types": "(_Ring.scratch(stages, tile, swizzle, *blocks), tile.scratch())",
+        **dict(data.extra),
+    }
+    add(1, f"{'result =' if data.listed else 'return'} {plgpu}.kernel(")
+    add(3, "body,")
+    for k, v in keywords.items():
+        add(3, f"{k}={v},")
+    add(1, f")({arrays})" + ("[tuple(map(slice, out_type.shape))]" if plan.masked else ""))
     if data.listed:
-        lines[-1 - 4] = lines[-1 - 4].replace("return ", "result = ", 1)
         add(1, "return [result]")
     return lines
 

@@ -23,7 +23,9 @@ class Stores(Rule):
     nodes = {actions.Store: (cst.Call, cst.Assign)}
     EXAMPLES = (
         Example(before=MASKED, after='''
-    _store(o_ref, columns, e / jnp.sum(e, axis=0), mask=inside, layout=layout, vec=vec)
+    _store(
+        o_ref, columns, e / jnp.sum(e, axis=0), mask=inside, layout=layout, vec=vec
+    )
 '''),
     )
 

@@ -95,7 +95,7 @@ class CallPlan:
         kernel, bound = _kernel_call(site)
         inputs = self.argument_names[: group.inputs]
         outputs = self.argument_names[group.inputs :]
-        source = {out: inputs[i] for i, out in ((k, v) for k, v in ((outputs[o], i) for i, o in self.aliases.items()))}
+        source = {outputs[o]: inputs[i] for i, o in self.aliases.items()}
         operands = [n.removesuffix("_ref") for n in inputs]
         fresh = [o for o in outputs if o not in source]
         if not body:
@@ -110,7 +110,7 @@ class CallPlan:
             if i in self.aliases:
                 head.append(f"  {operand} = {jax}.new_ref({operand})")
             passed.append(operand)
-        inner = [f"  def {body}({', '.join([*inputs, *fresh])}):"]
+        inner = ["", f"  def {body}({', '.join([*inputs, *fresh])}):"]
         lax_axes = [a for a in axes if a in {
             n.id for v in views if v for n in ast.walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
         }]
@@ -120,11 +120,12 @@ class CallPlan:
         arguments = [
             f"{source.get(n, n)}{'' if v is None else v}" for n, v in zip(self.argument_names, views)
         ]
-        inner.append(f"    {kernel}({', '.join([*arguments, *bound])})")
+        inner += [f"    {kernel}({', '.join([*arguments, *bound])})", ""]
         out_type = self._fresh_out_type(site, outputs, fresh)
         keywords = [f"out_type={out_type}"]
         if self.grid:
-            keywords += [f"grid={self.grid}", f"grid_names={axes!r}"]
+            quoted = ", ".join(f'"{a}"' for a in axes) + ("," if len(axes) == 1 else "")
+            keywords += [f"grid={self.grid}", f"grid_names=({quoted})"]
         keywords += [f"{k}={v}" for k, v in extra]
         for k in ("interpret", "debug"):
             if k in site.keywords:

@@ -129,7 +129,7 @@ def plan_dots(group, names, modules, emission) -> None:
     emission.support |= {"_WgmmaTile"} if group.target == "sm90" else {"_Tcgen05Tile"}
     modules.name("math")
     if plan.masked:
-        emission.support |= {"_tma_fit", "_tma_shape"}
+        emission.support |= {"_tma_fit", "_tma_shape", "_whole"}
     group.emit_square_roots(modules, add, emission)
 
 

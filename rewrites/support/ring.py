@@ -136,6 +136,11 @@ def _tma_shape(shape, columns, itemsize):
   return *batch, m, n
 
 
+def _whole(ref, shape):
+  """A view of the first `shape` elements of a padded ref."""
+  return ref.at[tuple(pl.ds(0, n) for n in shape)]
+
+
 def _tma_fit(x, columns):
   """`x`, padded with zeros where TMA cannot read it as it is (a copy in GMEM)."""
   shape = _tma_shape(x.shape, columns, x.dtype.itemsize)
