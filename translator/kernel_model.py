@@ -817,10 +817,12 @@ class _Interpreter:
 
     def index(self, node: ast.expr, base: RefValue | ViewValue, env: dict[str, Value]) -> tuple[Index, ...]:
         """The index of each dimension named; () for ``...`` (the whole ref)."""
-        value = self.resolver.value(node) if isinstance(node, ast.Name) and node.id not in env else node
-        held = env.get(node.id) if isinstance(node, ast.Name) else None
-        if isinstance(held, TupleValue):
-            return tuple(self.one_index(None, v) for v in held.items)
+        value: ast.AST = node
+        if isinstance(node, ast.Name) and isinstance(env.get(node.id), TupleValue):
+            value = self.resolver.value(node)
+            if not isinstance(value, ast.Tuple):
+                self.find("B104", node, "an index tuple that is not written out in the kernel")
+                return (Index("gather"),)
         parts = value.elts if isinstance(value, ast.Tuple) else [value]
         if len(parts) == 1 and isinstance(parts[0], ast.Constant) and parts[0].value is Ellipsis:
             return ()
@@ -834,6 +836,8 @@ class _Interpreter:
                     break
                 self.find("B104", node, "an ellipsis before other indices")
                 result.append(Index("gather"))
+            elif value is not node:  # a tuple held in a variable was evaluated where it is made
+                result.append(self.one_index(p, self.model.values[p]))
             else:
                 result.append(self.one_index(p, self.eval(p, env)))
         arrays = [

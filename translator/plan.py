@@ -29,7 +29,7 @@ from .plan_layouts import plan_layouts
 from .primitives import unsupported_of
 from .ref_shapes import ref_dims
 from .result import Options, SiteReport, Target
-from .sites import CallSite, find_sites
+from .sites import CallSite, find_sites, forwarded_call
 
 
 class FreshNames:
@@ -255,7 +255,8 @@ class _Group:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == kernel.name:
                 if self.resolver.value(node.func) is kernel:
                     owner = self.resolver.scope_of(node).node
-                    if not isinstance(owner, ast.Lambda):
+                    forwards = isinstance(owner, (ast.FunctionDef, ast.Lambda)) and forwarded_call(owner) is node
+                    if not forwards:
                         return True
         return False
 

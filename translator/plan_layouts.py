@@ -266,18 +266,26 @@ def _loop_hoists(loop: Loop, model: KernelModel, resolver: Resolver) -> list[Hoi
     carried = _carry_names(body, len(results))
     if not (len(results) == len(inits) == len(targets) == len(carried or ())):
         return []
-    found = []
+    found: list[Hoist] = []
     for name, result, init, out in zip(carried, results, inits, targets):  # type: ignore[arg-type]
         reduction = _accumulated(result, name, model)
         uses = sum(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(body))
         if reduction is None or uses != 1 or not isinstance(out, ast.Name):
             continue
         value = model.values.get(reduction.operand)
-        zero = isinstance(init, ast.Call) and resolver.qualified(init.func) == "jax.numpy.zeros" and init.args
+        zeros = resolver.value(init)
+        zero = isinstance(zeros, ast.Call) and resolver.qualified(zeros.func) == "jax.numpy.zeros" and zeros.args
         if not zero or not isinstance(value, Array) or value.dims is None or len(value.dims) != 2:
             continue
         shape = f"({', '.join(value.dims)})"
-        found.append(Hoist(reduction, init, shape, statement, out.id))
+        found.append(Hoist(reduction, zeros, shape, statement, out.id))
+    # zeros held in a variable are widened for all that start from it
+    shared = [i for i in inits if isinstance(i, ast.Name)]
+    for init in shared:
+        uses = [n for n in ast.walk(model.kernel) if isinstance(n, ast.Name) and n.id == init.id and isinstance(n.ctx, ast.Load)]
+        same = [h for h in found if h.zeros is resolver.value(init)]
+        if len(uses) != len(same) or len({h.shape for h in same}) > 1:
+            found = [h for h in found if h.zeros is not resolver.value(init)]
     return found
 
 

@@ -137,10 +137,8 @@ def _find_kernel(
     count = 0
     node: ast.AST = expr
     for _ in range(8):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return node, bound, count
-        if isinstance(node, ast.Lambda):
-            forwarded = _forwarded(node)
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            forwarded = forwarded_call(node)
             if forwarded is None:
                 return node, bound, count
             for k in forwarded.keywords:
@@ -169,9 +167,14 @@ def _find_kernel(
     return None, bound, count
 
 
-def _forwarded(node: ast.Lambda) -> ast.Call | None:
-    """The call of ``lambda *refs: kernel(*refs, flag=x)`` or ``lambda a, b: kernel(a, b, flag=x)``."""
+def forwarded_call(node: FunctionNode) -> ast.Call | None:
+    """The call of a function that only passes its arguments on with more keywords:
+    ``lambda *refs: kernel(*refs, flag=x)``, or the same as a ``def``."""
     body, args = node.body, node.args
+    if isinstance(body, list):
+        if len(body) != 1 or not isinstance(body[0], ast.Expr) or node.decorator_list:  # type: ignore[union-attr]
+            return None
+        body = body[0].value
     if not isinstance(body, ast.Call) or any(k.arg is None for k in body.keywords):
         return None
     if args.defaults or args.kwonlyargs or args.kwarg or args.posonlyargs:
