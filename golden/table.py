@@ -11,6 +11,7 @@ import pathlib
 import sys
 from typing import Any
 
+_ARITHMETIC_BOUND = 50.0  # TFLOP/s: below, no tensor core is at work
 RESULTS = pathlib.Path(__file__).parent / "results"
 _COLUMNS = ("kernel", "shape", "port", "Triton original", "speed-up", "rate of the port", "error port / original", "others")
 
@@ -35,10 +36,16 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
         port,
         f"{us['original']:.1f}" if "original" in us else "fails",
         f"{record['speedup']:.2f}x" if "speedup" in record else "",
-        ", ".join(f"{value:.0f} {unit}" for unit, value in record.get("rates", {}).get("port", {}).items()),
+        _rate(record.get("rates", {}).get("port", {})),
         " / ".join(_error(errors, pair) for pair in ("port_vs_reference", "original_vs_reference")),
         ", ".join(others),
     )
+
+
+def _rate(rates: dict[str, float]) -> str:
+    """Arithmetic where it is the limit, memory traffic elsewhere."""
+    unit = "TFLOP/s" if rates.get("TFLOP/s", 0) >= _ARITHMETIC_BOUND else "GB/s"
+    return f"{rates[unit]:.0f} {unit}" if unit in rates else ""
 
 
 def _error(errors: dict[str, Any], pair: str) -> str:
