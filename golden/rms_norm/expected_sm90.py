@@ -1,0 +1,280 @@
+"""RMS normalization of rows, scaled per column."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax import lax
+from jax.experimental.mosaic.gpu import fragmented_array as mgpu_arrays
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith
+from jaxlib.mlir.dialects import llvm
+from jaxlib.mlir.dialects import vector
+import numpy as np
+
+
+# Support code for Mosaic GPU, emitted by pallas-port.
+def _blocked(shape, vec=1):
+  """Register layout of a tile for one warpgroup: `vec` neighbours per thread, lanes along columns,
+  warps along rows first, so that a row reduction needs as few warps as possible."""
+  if len(shape) > 2 or any(n & (n - 1) or not n for n in shape):
+    raise ValueError(f"a tile of shape {shape} needs rank 1 or 2 and power-of-two extents")
+  *rows, cols = shape
+  rows = math.prod(rows)
+  vec = min(vec, cols, max(1, rows * cols // 128))
+  lane_cols = min(32, cols // vec)
+  lane_rows = min(32 // lane_cols, rows)
+  warp_rows = min(4, rows // lane_rows)
+  warp_cols = min(4 // warp_rows, cols // (lane_cols * vec))
+  tiles = [(warp_rows * lane_rows, warp_cols * lane_cols * vec), (lane_rows, lane_cols * vec), (vec,)]
+  warp_dims, lane_dims = [-5, -4], [-3, -2]
+  if len(shape) == 1:
+    tiles = [t[-1:] for t in tiles]
+    warp_dims, lane_dims = [-3], [-2]
+  if (copies := 4 // (warp_rows * warp_cols)) > 1:
+    warp_dims.append(plgpu.Replicated(copies))
+  if (copies := 32 // (lane_rows * lane_cols)) > 1:
+    lane_dims.append(plgpu.Replicated(copies))
+  tiled = mgpu_arrays.TiledLayout(
+      plgpu.Tiling(tuple(tiles)), tuple(warp_dims), tuple(lane_dims), -1, _check_canonical=False
+  ).canonicalize()
+  return plgpu.Layout.TILED(
+      tiled.tiling, warp_dims=tiled.warp_dims, lane_dims=tiled.lane_dims, vector_dim=tiled.vector_dim
+  )
+
+
+def _vec(refs, *extents):
+  """Elements per access: up to 16 bytes, fewer where a row of a ref, the start of a tile or the
+  bound of a mask (`extents`) is not a multiple of that."""
+  refs = [r for r in refs if r is not None]
+  rows = [n for r in refs for n in (*r.shape[-1:], *getattr(r, "ref", r).shape[-1:])]
+  return math.gcd(16 // min(r.dtype.itemsize for r in refs), *rows, *extents)
+
+
+def _spread(x, shape, dims):
+  """`x` broadcast to `shape`, its axes at `dims` (jnp.broadcast_to has no Mosaic GPU rule)."""
+  x = jnp.asarray(x, jnp.int32) if x.dtype != jnp.bool_ else x
+  return x if x.shape == shape else lax.broadcast_in_dim(x, shape, dims)
+
+
+def _window(ref, index):
+  """(whole ref, scalar start and tile of indices of each of its dimensions, shape of the tile).
+
+  `index` may hold `pl.ds`, `:`, integers, and integer arrays that broadcast together; it may pass
+  the end of the ref, for elements that a mask excludes.
+  """
+  index = index if isinstance(index, tuple) else (index,)
+  index = tuple(i for i in index if i is not ...)
+  index = (*index, *[slice(None)] * (len(ref.shape) - len(index)))
+  index = [pl.ds(0, n) if isinstance(i, slice) else i for i, n in zip(index, ref.shape)]
+  lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
+  shape = (*lead, *(i.size for i in index if isinstance(i, pl.Slice)))
+  starts, tiles, kept = [], [], len(lead)
+  for i in index:
+    if isinstance(i, pl.Slice):
+      starts.append(i.start)
+      tiles.append(lax.broadcasted_iota(jnp.int32, shape, kept) * i.stride)
+      kept += 1
+    elif jnp.ndim(i) == 0:
+      starts.append(i)
+      tiles.append(None)
+    else:
+      starts.append(0)
+      tiles.append(_spread(i, shape, tuple(range(len(lead) - i.ndim, len(lead)))))
+  for view in reversed(getattr(ref, "transforms", ())):  # the launch's view: slices and integers
+    inner = iter(zip(starts, tiles))
+    outer = [
+        (i.start + (x := next(inner))[0], x[1]) if isinstance(i, pl.Slice) else (i, None)
+        for i in view.indices
+    ]
+    starts, tiles = [o[0] for o in outer], [o[1] for o in outer]
+  return getattr(ref, "ref", ref), starts, tiles, shape
+
+
+def _element(base, strides, starts):
+  """Pointer to the element at `starts`, computed in 64 bits."""
+  i64 = ir.IntegerType.get_signless(64)
+  pointer = llvm.addrspacecast(llvm.PointerType.get(address_space=1), mgpu_utils.memref_ptr(base))
+  offset = arith.constant(i64, 0)
+  for start, stride in zip(starts, strides):
+    start = arith.extsi(i64, start.registers.item())
+    offset = arith.addi(offset, arith.muli(start, arith.constant(i64, stride)))
+  return mgpu_utils.getelementptr(pointer, [offset], ir.MemRefType(base.type).element_type)
+
+
+def _pieces(register, size):
+  """Splits one register (a short vector) into pieces of `size` elements."""
+  for i in range(0, ir.VectorType(register.type).shape[0], size):
+    yield vector.extract_strided_slice(
+        ir.VectorType.get((size,), ir.VectorType(register.type).element_type), register, [i], [size], [1]
+    )
+
+
+def _first(register):
+  return vector.extract(register, [], [0])
+
+
+def _words(piece):
+  """(32-bit words of a short vector, PTX type, constraint); one narrower word below 4 bytes."""
+  ty = ir.VectorType(piece.type)
+  bits = ty.shape[0] * mgpu_utils.bitwidth(ty.element_type)
+  word = ir.IntegerType.get_signless(min(bits, 32))
+  words = vector.bitcast(ir.VectorType.get((max(1, bits // 32),), word), piece)
+  words = [vector.extract(words, [], [i]) for i in range(max(1, bits // 32))]
+  if bits == 8:  # PTX has no 8-bit registers
+    words = [arith.extui(ir.IntegerType.get_signless(16), words[0])]
+  return words, f"b{min(bits, 32)}", "r" if bits >= 32 else "h"
+
+
+def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other=0):
+  """One predicated load (`value` None) or store per `vec` elements of every register."""
+  base, starts, tile, shape = _window(ref, index)
+  varying = [d for d, t in enumerate(tile) if t is not None]
+  masks = () if mask is None else (_spread(mask, shape, range(len(shape) - mask.ndim, len(shape))),)
+  values = () if value is None else (value,)
+  hint = {None: "", "evict_last": ".L1::evict_last", "evict_first": ".L1::evict_first"}[eviction_policy]
+  splat = plgpu.Layout.WG_SPLAT
+  operands = [jnp.asarray(s, jnp.int32) for s in starts], [tile[d] for d in varying]
+
+  @plgpu.inline_mgpu(
+      arg_types=(
+          plgpu.RefType(),
+          *[splat] * len(starts),
+          *[layout] * (len(varying) + len(masks) + len(values)),
+      ),
+      return_type=plgpu.ShapeDtypeStruct(shape, base.dtype, layout) if value is None else (),
+  )
+  def access(ctx, base_ref, *args):
+    del ctx
+    first, args = args[: len(starts)], list(args[len(starts) :])
+    stored = args.pop() if values else None
+    predicate = args.pop() if masks else None
+    strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
+    element = ir.MemRefType(base_ref.type).element_type
+    pointer = _element(base_ref, strides, first)
+    offsets = sum((x * strides[d] for d, x in zip(varying, args)), start=args[0] * 0)
+    size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
+    always = arith.constant(ir.IntegerType.get_signless(1), 1)
+    results = np.empty_like(offsets.registers)
+    for at, register in np.ndenumerate(offsets.registers):
+      n = min(size, ir.VectorType(register.type).shape[0])
+      loaded = []
+      guards = _pieces(predicate.registers[at], n) if masks else None
+      parts = _pieces(stored.registers[at], n) if values else None
+      for piece in _pieces(register, n):
+        address = mgpu_utils.getelementptr(pointer, [_first(piece)], element)
+        guard = _first(next(guards)) if guards else always
+        if parts:
+          _store_words(address, guard, next(parts), hint)
+        else:
+          loaded.append(_load_words(address, guard, n, element, other, hint))
+      if loaded:
+        results[at] = mgpu_utils.vector_concat(loaded) if len(loaded) > 1 else loaded[0]
+    if values:
+      mgpu_utils.warpgroup_barrier()
+      return None
+    return mgpu_arrays.FragmentedArray(
+        _registers=results, _layout=offsets.layout, _is_signed=mgpu_utils.is_signed(base.dtype)
+    )
+
+  return access(base, *operands[0], *operands[1], *masks, *values)
+
+
+def _load_words(address, guard, n, element, other, hint):
+  fill = vector.broadcast(ir.VectorType.get((n,), element), mgpu_utils.c(other, element))
+  words, kind, constraint = _words(fill)
+  k = len(words)
+  out = [f"${i}" for i in range(k)]
+  moves = " ".join(f"mov.b{max(16, int(kind[1:]))} {o}, ${k + 1 + i};" for i, o in enumerate(out))
+  width, target = ("", out[0]) if k == 1 else (f".v{k}", "{" + ", ".join(out) + "}")
+  code = f"{moves} @${2 * k + 1} ld.global{hint}{width}.{kind} {target}, [${k}];"
+  types = [w.type for w in words]
+  result = types[0] if k == 1 else ir.Type.parse(f"!llvm.struct<({', '.join(map(str, types))})>")
+  constraints = ",".join([f"=&{constraint}"] * k + ["l"] + [constraint] * k + ["b"])
+  got = llvm.inline_asm(result, [address, *words, guard], code, constraints, has_side_effects=True)
+  got = [got] if k == 1 else [llvm.extractvalue(t, got, [i]) for i, t in enumerate(types)]
+  if kind == "b8":
+    got = [arith.trunci(ir.IntegerType.get_signless(8), got[0])]
+  packed = vector.from_elements(ir.VectorType.get((k,), got[0].type), got)
+  return vector.bitcast(ir.VectorType.get((n,), element), packed)
+
+
+def _store_words(address, guard, piece, hint):
+  words, kind, constraint = _words(piece)
+  k = len(words)
+  source = [f"${1 + i}" for i in range(k)]
+  width, value = ("", source[0]) if k == 1 else (f".v{k}", "{" + ", ".join(source) + "}")
+  code = f"@${k + 1} st.global{hint}{width}.{kind} [$0], {value};"
+  constraints = ",".join(["l"] + [constraint] * k + ["b"])
+  llvm.inline_asm(
+      ir.Type.parse("!llvm.void"), [address, *words, guard], code, constraints, has_side_effects=True
+  )
+
+
+def _load(ref, index, *, layout, mask=None, other=0, vec=1, eviction_policy=None):
+  """Loads `ref[index]` into registers; `other` where `mask` is false.
+
+  `vec` neighbours are one access: the caller states that the last index is consecutive and that
+  every tile start, row and mask bound is a multiple of `vec`.
+  """
+  if not ref.shape:
+    return ref[...]
+  fill = other if isinstance(other, (int, float)) else 0
+  loaded = _access(ref, index, layout, mask, vec, eviction_policy, other=fill)
+  return loaded if fill is other else jnp.where(mask, loaded, other)
+
+
+def _store(ref, index, value, *, layout, mask=None, vec=1, eviction_policy=None):
+  """Stores registers into `ref[index]` where `mask` is true; `vec` as in `_load`."""
+  _access(ref, index, layout, mask, vec, eviction_policy, value=value.astype(ref.dtype))
+
+
+def _rms_norm_row(x_ref, scale_ref, y_ref, *, eps, block_cols):
+    """Normalizes one row of `x`; `block_cols` is at least its length."""
+    n_cols = x_ref.shape[0]
+    cols = jnp.arange(block_cols)
+    valid = cols < n_cols
+    vec = _vec((x_ref, scale_ref, y_ref), block_cols, n_cols)
+    layout = _blocked((block_cols,), vec)
+    x = _load(
+        x_ref, cols, mask=valid, other=0.0, eviction_policy="evict_first",
+        layout=layout, vec=vec
+    )
+    scale = _load(
+        scale_ref, cols, mask=valid, other=0.0, eviction_policy="evict_last",
+        layout=layout, vec=vec
+    )
+    x = x.astype(jnp.float32)
+    mean_square = jnp.sum(x * x) / n_cols
+    y = x * lax.rsqrt(mean_square + eps) * scale.astype(jnp.float32)
+    _store(y_ref, cols, y.astype(y_ref.dtype), mask=valid, layout=layout, vec=vec)
+
+
+def run(x, scale, eps=1e-6, *, num_warps=None, interpret=False):
+    n_rows, n_cols = x.shape
+    block_cols = pl.next_power_of_2(n_cols)
+    if num_warps is None:
+        num_warps = min(max(block_cols // 256, 1), 8)
+
+    def _rms_norm_row_blocks(x_ref, scale_ref, y_ref):
+        """Views of the blocks that one program works on."""
+        i = lax.axis_index("i")
+        _rms_norm_row(
+            x_ref.at[i, :],
+            scale_ref.at[pl.ds(0, n_cols)],
+            y_ref.at[i, pl.ds(0, n_cols)],
+            eps=eps,
+            block_cols=block_cols,
+        )
+
+    return plgpu.kernel(
+        _rms_norm_row_blocks,
+        grid=(n_rows,),
+        grid_names=("i",),
+        out_type=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        interpret=interpret,
+        kernel_name="rms_norm",
+    )(x, scale)
