@@ -361,7 +361,7 @@ def explain(code: Annotated[str, typer.Argument(metavar="CODE", show_default=Fal
     from .rewrites import RULES
     from .translator.diagnostics import CODES
 
-    texts = {rule.code: f"{rule.title}\n\n{rule.doc}" for rule in RULES}
+    texts = {rule.code: f"{rule.title}\n\n{sys.modules[rule.__module__].__doc__}" for rule in RULES}
     texts |= {kind.code: f"{kind.title}\n\n{kind.explanation}" for kind in CODES.values()}
     text = texts.get(code.upper())
     if text is None:

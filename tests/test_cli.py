@@ -401,8 +401,10 @@ def test_dashes_without_record_end_the_options(run):
 
 @pytest.fixture
 def rules(monkeypatch):
-    rule = types.SimpleNamespace(code="R100", name="launch", title="Launch", doc="Moves the call.\n")
-    monkeypatch.setitem(sys.modules, "pallas_port.rewrites", types.SimpleNamespace(RULES=[rule]))
+    file = types.SimpleNamespace(__doc__="Moves the call.\n")
+    rule = type("Launch", (), {"__module__": "launch_rule", "code": "R100", "name": "launch", "title": "Launch"})
+    monkeypatch.setitem(sys.modules, "launch_rule", file)
+    monkeypatch.setitem(sys.modules, "pallas_port.rewrites", types.SimpleNamespace(RULES=(rule,)))
 
 
 def test_rules_lists_them(run, rules):
@@ -421,6 +423,18 @@ def test_explain_unknown_code_names_the_known(run, rules):
     code, out, err = run("explain", "X1")
     assert (code, out) == (2, b"")
     assert err.startswith("pallas-port: no rule or diagnosis X1; there are ") and " R100" in err
+
+
+def test_every_rule_and_diagnosis_is_explained(run, monkeypatch):
+    from pallas_port.rewrites import RULES
+
+    listed = run("rules")[1].decode()
+    for rule in RULES:
+        assert f"{rule.code}  {rule.name}: {rule.title}\n" in listed
+        code, out, err = run("explain", rule.code)
+        assert (code, err) == (0, "") and rule.title in out.decode() and "Why:" in out.decode()
+    for kind in CODES.values():
+        assert run("explain", kind.code)[1].decode() == f"{kind.code}: {kind.title}\n\n{kind.explanation}\n"
 
 
 @pytest.mark.parametrize(("statuses", "expected"), [(["passed", "skipped"], 0), (["passed", "failed"], 1)])
