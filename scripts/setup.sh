@@ -47,7 +47,7 @@ prepare() {
     # The extra `compile` without the rest of CUDA, see pyproject.toml.
     version=$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("jax"))')
     $pip --no-deps "jax-cuda13-plugin==$version" "jax-cuda13-pjrt==$version" \
-      'nvidia-cuda-nvcc>=13,<14' 'nvidia-nvvm>=13,<14'
+      'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-nvdisasm>=13,<14' 'nvidia-nvvm>=13,<14'
   fi
   printf '%s\n' "$stamp" >"$venv/stamp"
 }
