@@ -54,6 +54,14 @@ def test_without_disassembly_the_ptx_answers_where_it_can(tmp_path):
     assert assembly.missing_instructions([kernel], ["HGMMA", "UTMALDG", "LDG.E.128"]) == ["UTMALDG", "LDG.E.128"]
 
 
+def test_resources_numbered_apart_from_the_code(tmp_path):
+    for code, resources, size in ((1, 3, 1024), (10, 11, 4096)):
+        (tmp_path / f"k_{code}.ptx").write_text(PTX)
+        (tmp_path / f"k_{resources}.resources.txt").write_text(f"Resources(smem_scratch_bytes={size})")
+    kernels = assembly.read_dump(tmp_path)
+    assert [(kernel.name, kernel.shared_bytes) for kernel in kernels] == [("k_1", 1024), ("k_10", 4096)]
+
+
 def test_empty_dump(tmp_path):
     assert assembly.read_dump(tmp_path) == []
     assert assembly.missing_instructions([], ["HGMMA"]) == ["HGMMA"]

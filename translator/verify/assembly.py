@@ -51,8 +51,19 @@ class Kernel:
 
 
 def read_dump(directory: pathlib.Path) -> list[Kernel]:
-    """All kernels that ``directory`` holds, sorted by name."""
-    return [_read(path) for path in sorted(directory.glob("*.ptx"))]
+    """All kernels that ``directory`` holds, in the order in which they were compiled."""
+    kernels = sorted(directory.glob("*.ptx"), key=_serial)
+    # The stages of the compiler number their files separately (``k_3.resources.txt`` may go with ``k_1.ptx``), but
+    # in the same order.
+    resources = sorted(directory.glob("*.resources.txt"), key=_serial)
+    if len(resources) != len(kernels):
+        resources = [path.with_suffix(".resources.txt") for path in kernels]
+    return [_read(*paths) for paths in zip(kernels, resources, strict=True)]
+
+
+def _serial(path: pathlib.Path) -> tuple[int, str]:
+    number = re.search(r"_(\d+)\.", path.name)
+    return int(number[1]) if number else 0, path.name
 
 
 def has_instruction(kernel: Kernel, opcode: str) -> bool:
@@ -73,10 +84,10 @@ def missing_instructions(kernels: Iterable[Kernel], opcodes: Iterable[str]) -> l
     return [opcode for opcode in opcodes if not any(has_instruction(kernel, opcode) for kernel in kernels)]
 
 
-def _read(ptx_path: pathlib.Path) -> Kernel:
+def _read(ptx_path: pathlib.Path, resources_path: pathlib.Path) -> Kernel:
     ptx = ptx_path.read_text(errors="replace")
     report = _text(ptx_path.with_suffix(".ptxas"))
-    resources = _text(ptx_path.with_suffix(".resources.txt"))
+    resources = _text(resources_path)
     sass = _opcodes(_text(ptx_path.with_suffix(".sass_ctrl")))
     stores, loads = _numbers(report, r"(\d+) bytes spill stores, (\d+) bytes spill loads", 2)
     return Kernel(

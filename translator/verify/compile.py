@@ -28,7 +28,10 @@ def check(subject: Subject, target: str, options: dict[str, Any]) -> tuple[str, 
     call = make_call(subject)
     with tempfile.TemporaryDirectory(prefix="pallas-port-dump-") as directory:
         os.environ["MOSAIC_GPU_DUMP_TO"] = directory  # read by the compiler for every kernel
-        _compile(call, topology)
+        try:
+            _compile(call, topology)
+        finally:
+            del os.environ["MOSAIC_GPU_DUMP_TO"]
         kernels = assembly.read_dump(pathlib.Path(directory))
     data: dict[str, Any] = {"kernels": [dataclasses.asdict(kernel) for kernel in kernels]}
     if not kernels:

@@ -25,6 +25,9 @@ from .rung import Fail, Skip
 from .target import pretend
 
 _RACE = "RACE DETECTED"
+# A kernel that shares its programs out among the multiprocessors meets several per block only on few of them: then
+# what one program leaves behind (filled stages, accumulators, phases of barriers) meets the next, as on large arrays.
+_CORES = 2
 _UNSUPPORTED = (
     "NotImplementedError",
     "does not support `inline_mgpu`",
@@ -58,7 +61,7 @@ def _interpret(call: Call, target: str) -> Any:
         with (
             _predicated_copies(),
             reference_support.interpreted(),
-            pretend(target),
+            pretend(target, _CORES),
             plgpu.force_gpu_interpret_mode(params),
             contextlib.redirect_stdout(printed),
         ):

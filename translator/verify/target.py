@@ -44,11 +44,11 @@ class _PretendedDevice(AbstractDevice):
 
 
 @contextlib.contextmanager
-def pretend(target: str) -> Iterator[None]:
-    """Inside, JAX traces and lowers as if the default device were a ``target`` GPU."""
+def pretend(target: str, cores: int | None = None) -> Iterator[None]:
+    """Inside, JAX traces and lowers as if the default device were a ``target`` GPU, with ``cores`` in place of its own."""
     gpu = GPUS[target]
     device = _PretendedDevice(
-        device_kind=gpu.kind, num_cores=gpu.cores, platform="gpu", compute_capability=gpu.capability
+        device_kind=gpu.kind, num_cores=cores or gpu.cores, platform="gpu", compute_capability=gpu.capability
     )
     with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
         yield
