@@ -1,8 +1,8 @@
 """Multiplies with wgmma on Hopper: accumulators in registers, operands in shared memory.
 
 Why: `jnp.dot` has no Mosaic GPU rule. The kernel is split into warpgroups: one copies the operand
-tiles ahead into a ring of SMEM stages, one or two compute. Each step issues `plgpu.wgmma` and waits
-for the product of the step before, whose stage it gives back. The grid becomes persistent: one block
+tiles ahead into a ring of SMEM stages, one or two compute. Each step issues `plgpu.wgmma`, waits for it (a warpgroup alone:
+for the one before, so that the tensor core stays busy) and gives the stage back. The grid becomes persistent: one block
 per SM walks over the programs, so that copies run ahead into the next program.
 
 Accumulates in float32. Operands must be float16 or bfloat16, tiles a multiple of 64 rows and of 8
@@ -63,8 +63,8 @@ class DotSm90(Rule):
     EXAMPLES = (
         Example(before=MATMUL, after='''
             plgpu.wgmma(acc, a.at[part.rows, :], b.at[:, part.cols])
-            plgpu.wgmma_wait(1)  # the step before is done: its stage is free
-            ring.release(count - 1, t > 0)
+            plgpu.wgmma_wait(part.behind)
+            ring.release(count - part.behind, t >= part.behind)
 '''),
     )
 
@@ -77,20 +77,22 @@ class DotSm90(Rule):
         plgpu = modules.name("jax.experimental.pallas.mosaic_gpu")
         pl, jnp = modules.name("jax.experimental.pallas"), modules.name("jax.numpy")
         accumulators = [p.accumulator for p in plan.products]
-        count, part = plan.count, plan.part
+        count, part, step = plan.count, plan.part, plan.step or "step_index"
+        each = f" * {len(plan.products)}" if len(plan.products) > 1 else ""
+        lower = "" if plan.lower == "0" else f"{plan.lower} + "
         lines = kernel_head(node, plan, part)
         lines += [f"  def products({', '.join(accumulators)}):", f"    def {plan.body_name}({plan.step or 'step_index'}, {count}):"]
         lines.append(f"      {wait_line(plan)}")
         for p in plan.products:
             lines.append(f"      {plgpu}.wgmma({p.accumulator}, {left_tile(p, plan)}, {right_tile(p, plan, f'{part}.cols')})")
         lines += [
-            f"      {plgpu}.wgmma_wait({len(plan.products)})  # the step before is done: its stage is free",
-            f"      ring.release({count} - 1, {plan.step or 'step_index'} > {plan.lower})",
+            f"      {plgpu}.wgmma_wait({part}.behind{each})",
+            f"      ring.release({count} - {part}.behind, {step} >= {lower}{part}.behind)",
             f"      return {count} + 1",
             "",
             f"    end = {loop_call(plan, modules)}",
             *[f"    {a} = {a}[...]" for a in accumulators],
-            f"    ring.release(end - 1, end > {count})",
+            f"    ring.release(end - 1, ({part}.behind > 0) & (end > {count}))",
             f"    return {', '.join(accumulators)}, end",
             "",
         ]

@@ -78,7 +78,7 @@ def _window(ref, index):
   for i in index:
     if isinstance(i, pl.Slice):
       starts.append(i.start)
-      tiles.append(lax.broadcasted_iota(jnp.int32, shape, kept) * i.stride)
+      tiles.append(lax.broadcasted_iota(jnp.int32, shape, kept) * i.stride if shape != (1,) else None)
       kept += 1
     elif jnp.ndim(i) == 0:
       starts.append(i)
@@ -157,7 +157,10 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
     strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
     element = ir.MemRefType(base_ref.type).element_type
     pointer = _element(base_ref, strides, first)
-    offsets = sum((x * strides[d] for d, x in zip(varying, args)), start=args[0] * 0)
+    zero = mgpu_utils.c(0, ir.IntegerType.get_signless(32))
+    offsets = mgpu_arrays.FragmentedArray.splat(zero, shape, layout.to_mgpu(), is_signed=True)
+    for d, x in zip(varying, args):
+      offsets = offsets + x * strides[d]
     size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
     always = arith.constant(ir.IntegerType.get_signless(1), 1)
     results = np.empty_like(offsets.registers)
@@ -224,9 +227,28 @@ def _load(ref, index, *, layout, mask=None, other=0, vec=1, eviction_policy=None
   """
   if not ref.shape:
     return ref[...]
+  if _window(ref, index)[-1] == (1,) and hasattr(layout, "axes"):
+    return _load_one(ref, index, layout, mask, other, eviction_policy)
   fill = other if isinstance(other, (int, float)) else 0
   loaded = _access(ref, index, layout, mask, vec, eviction_policy, other=fill)
   return loaded if fill is other else jnp.where(mask, loaded, other)
+
+
+def _load_one(ref, index, layout, mask, other, eviction_policy):
+  """A column of a one-row tile (or a row of a one-column tile): JAX has no layout for one element,
+  so every thread loads it and a reduction leaves one."""
+  (axis,) = layout.axes
+  shape = [1, 1]
+  shape[axis] = layout.layout.to_mgpu().base_tile_shape[axis]
+  shape = tuple(shape)
+  zeros = lax.broadcasted_iota(jnp.int32, shape, 1 - axis)
+  index = index if isinstance(index, tuple) else (index,)
+  index = [pl.ds(0, n) if isinstance(i, slice) else i for i, n in zip(index, ref.shape)]
+  index = [zeros + i.start if isinstance(i, pl.Slice) else i for i in index]
+  index = tuple(_spread(i, shape, (1 - axis,)) if jnp.shape(i) == (1,) else i for i in index)
+  mask = None if mask is None else _spread(mask, shape, (1 - axis,))
+  tile = _load(ref, index, layout=layout.layout, mask=mask, other=other, eviction_policy=eviction_policy)
+  return jnp.max(tile, axis=axis)
 
 
 def _store(ref, index, value, *, layout, mask=None, vec=1, eviction_policy=None):
