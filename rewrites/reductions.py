@@ -51,6 +51,7 @@ def run(x):
             node.args and node.args[0].keyword is None and not isinstance(node.args[0].value, cst.Integer)
         )
         kept = [] if method else [a for a in node.args[:1]]
+        kept += [a for a in node.args if a.keyword is not None and a.keyword.value == "dtype"]
         first = node.with_changes(args=[*[a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in kept], axis])
         second = expression(f"x.{action.method.removeprefix('a')}(axis=0)")
         assert isinstance(second, cst.Call) and isinstance(second.func, cst.Attribute)

@@ -62,18 +62,23 @@ def _spread(x, shape, dims):
   return x if x.shape == shape else lax.broadcast_in_dim(x, shape, dims)
 
 
+def _per_dimension(ref, index):
+  """(index of each dimension of `ref`, shape of its index arrays, shape of the tile)."""
+  index = index if isinstance(index, tuple) else (index,)
+  index = tuple(i for i in index if i is not ...)
+  index = (*index, *[slice(None)] * (len(ref.shape) - len(index)))
+  index = [pl.ds(0, n) if isinstance(i, slice) else i for i, n in zip(index, ref.shape)]
+  lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
+  return index, lead, (*lead, *(i.size for i in index if isinstance(i, pl.Slice)))
+
+
 def _window(ref, index):
   """(whole ref, scalar start and tile of indices of each of its dimensions, shape of the tile).
 
   `index` may hold `pl.ds`, `:`, integers, and integer arrays that broadcast together; it may pass
   the end of the ref, for elements that a mask excludes.
   """
-  index = index if isinstance(index, tuple) else (index,)
-  index = tuple(i for i in index if i is not ...)
-  index = (*index, *[slice(None)] * (len(ref.shape) - len(index)))
-  index = [pl.ds(0, n) if isinstance(i, slice) else i for i, n in zip(index, ref.shape)]
-  lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
-  shape = (*lead, *(i.size for i in index if isinstance(i, pl.Slice)))
+  index, lead, shape = _per_dimension(ref, index)
   starts, tiles, kept = [], [], len(lead)
   for i in index:
     if isinstance(i, pl.Slice):
@@ -227,7 +232,7 @@ def _load(ref, index, *, layout, mask=None, other=0, vec=1, eviction_policy=None
   """
   if not ref.shape:
     return ref[...]
-  if _window(ref, index)[-1] == (1,) and hasattr(layout, "axes"):
+  if _per_dimension(ref, index)[-1] == (1,) and hasattr(layout, "axes"):
     return _load_one(ref, index, layout, mask, other, eviction_policy)
   fill = other if isinstance(other, (int, float)) else 0
   loaded = _access(ref, index, layout, mask, vec, eviction_policy, other=fill)
@@ -242,9 +247,7 @@ def _load_one(ref, index, layout, mask, other, eviction_policy):
   shape[axis] = layout.layout.to_mgpu().base_tile_shape[axis]
   shape = tuple(shape)
   zeros = lax.broadcasted_iota(jnp.int32, shape, 1 - axis)
-  index = index if isinstance(index, tuple) else (index,)
-  index = [pl.ds(0, n) if isinstance(i, slice) else i for i, n in zip(index, ref.shape)]
-  index = [zeros + i.start if isinstance(i, pl.Slice) else i for i in index]
+  index = [zeros + i.start if isinstance(i, pl.Slice) else i for i in _per_dimension(ref, index)[0]]
   index = tuple(_spread(i, shape, (1 - axis,)) if jnp.shape(i) == (1,) else i for i in index)
   mask = None if mask is None else _spread(mask, shape, (1 - axis,))
   tile = _load(ref, index, layout=layout.layout, mask=mask, other=other, eviction_policy=eviction_policy)
