@@ -18,9 +18,8 @@ def port(source: Source, target: Target, options: Options, facts: Facts | None =
     facts: what recording the user's code showed; None for a static port.
     Raises InputError for a module that does not parse.
     """
-    del facts
     resolver = Resolver(source.tree())
-    plan = plan_module(resolver, source.text, target, options)
+    plan = plan_module(resolver, source, target, options, facts)
     text = source.text
     if plan.actions:
         from ..rewrites import apply  # imports libcst: only when there is something to rewrite

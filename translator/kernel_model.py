@@ -232,6 +232,8 @@ class _Interpreter:
         self.resolver = resolver
         self.depth = 0
         self.kernel_level = True
+        self.evaluations: dict[ast.AST, int] = {}
+        self.expansions: dict[ast.AST, int] = {}
 
     # -- statements -------------------------------------------------------------------------
 
@@ -243,6 +245,10 @@ class _Interpreter:
             self.eval(kernel.body, env)
         else:
             self.block(kernel.body, env, [])
+        for node, expand in self.model.expands.items():
+            if self.expansions[node] < self.evaluations.get(node, 0):  # a helper called twice
+                self.find("B105", node, f"{ast.unparse(node)[:40]} has a dimension of extent 1 in some calls only",
+                          "write one helper for each shape")
 
     def block(self, body: list[ast.stmt], env: dict[str, Value], returns: list[Value]) -> None:
         for statement in body:
@@ -296,9 +302,14 @@ class _Interpreter:
             return dataclasses.replace(
                 a,
                 run=a.run if a.run == b.run else None,
+                start=a.start if a.start == b.start else "",
                 mask=a.mask if a.mask == b.mask else None,
                 kind=a.kind or b.kind,
             )
+        if isinstance(a, SliceValue) and isinstance(b, SliceValue) and a != b:
+            start = self.join(a.start, b.start)
+            same = a.size == b.size and a.stride == b.stride and not (a.full or b.full)
+            return SliceValue(start, a.size, stride=a.stride) if same else Unknown("slices")  # type: ignore[arg-type]
         if isinstance(a, TupleValue) and isinstance(b, TupleValue) and len(a.items) == len(b.items):
             return TupleValue(tuple(map(self.join, a.items, b.items)))
         if isinstance(a, Scalar) and isinstance(b, Scalar):
@@ -311,6 +322,8 @@ class _Interpreter:
             return b
         if isinstance(a, Unknown):
             return b
+        if isinstance(a, (RefValue, ViewValue)) and a is not b:
+            return Unknown("either of two refs")
         return a
 
     def for_loop(self, node: ast.For, env: dict[str, Value], returns: list[Value]) -> None:
@@ -330,6 +343,8 @@ class _Interpreter:
         else:
             self.bind_pattern(node.target, step, env)
         before = dict(env)
+        for name in _assigned(node.body) & env.keys():  # of an earlier iteration
+            env[name] = self.carried(env[name], static=True)
         self.block(node.body, env, returns)
         self.merge(env, before)
         self.block(node.orelse, env, returns)
@@ -399,7 +414,8 @@ class _Interpreter:
     def named(self, name: str, value: Value) -> Value:
         """A static scalar assigned at the kernel's top level is known by its name from there on."""
         if isinstance(value, Scalar) and value.static and self.depth == 0 and value.text:
-            if not value.text.isdigit():
+            bindings = self.resolver.scopes[self.model.kernel].bindings.get(name, ())
+            if not value.text.isdigit() and len(bindings) == 1:
                 terms = value.terms if value.terms == () else (name,)
                 return Scalar(True, terms, name)
         return value
@@ -440,6 +456,7 @@ class _Interpreter:
     def eval(self, node: ast.expr, env: dict[str, Value]) -> Value:
         value = self._eval(node, env)
         self.model.values[node] = value
+        self.evaluations[node] = self.evaluations.get(node, 0) + 1
         return value
 
     def _eval(self, node: ast.expr, env: dict[str, Value]) -> Value:
@@ -811,7 +828,11 @@ class _Interpreter:
         value.tile.vary(tile, value.thin_axis)
         if node in self.model.strips:
             del self.model.strips[node]
-        self.model.expands[node] = Expand(node, value.thin_axis, rank)
+        self.expansions[node] = self.expansions.get(node, 0) + 1
+        old = self.model.expands.setdefault(node, Expand(node, value.thin_axis, rank))
+        if old.axis != value.thin_axis:
+            self.find("B105", node, f"{ast.unparse(node)[:40]} runs along rows in one call and along columns in another",
+                      "write one helper for each shape")
 
     # -- refs -------------------------------------------------------------------------------
 
@@ -1116,7 +1137,9 @@ class _Interpreter:
     def static_call(self, node: ast.Call, values: list[Value]) -> Value:
         if all(isinstance(v, Scalar) for v in values):
             static = all(v.static for v in values)  # type: ignore[union-attr]
-            text = ast.unparse(node) if all(v.text for v in values) else ""  # type: ignore[union-attr]
+            text = ""
+            if all(v.text for v in values) and not node.keywords:  # type: ignore[union-attr]
+                text = f"{ast.unparse(node.func)}({', '.join(v.text for v in values)})"  # type: ignore[union-attr]
             return Scalar(static, (text,) if static and text else (UNKNOWN_FACTOR,), text if static else "")
         return Scalar(True)
 
@@ -1297,6 +1320,11 @@ class _Interpreter:
         keepdims = isinstance(keep, ast.Constant) and keep.value is True
         if not isinstance(value, Array):
             return value
+        for k, v in keywords.items():
+            if k not in ("axis", "keepdims", "dtype") or k == "keepdims" and not isinstance(v, ast.Constant):
+                self.find("B112", node, f"a reduction with {k}={ast.unparse(v)}")
+        if len(positional) > 1:
+            self.find("B112", node, "a reduction with several positional arguments", "name them")
         axis: int | None = None
         if axis_node is not None and not (isinstance(axis_node, ast.Constant) and axis_node.value is None):
             axis_value = self.eval(axis_node, env)
@@ -1315,6 +1343,9 @@ class _Interpreter:
                 self.find("B112", node, "a reduction over a dimension of extent 1")
                 return Unknown("thin")
             rank, axis = 1, 0
+        for other in self.model.reductions:
+            if other.node is node and (other.axis, other.rank) != (axis, rank):
+                self.find("B112", node, "a reduction of arrays of different shapes in a helper", "write one helper for each shape")
         self.model.reductions.append(
             Reduction(node, operation, axis, rank, keepdims, operand, value.tile)
         )
@@ -1500,14 +1531,17 @@ class _Interpreter:
         result = self.call_function(body, [step, self.carried(init)], {}, node)
         return self.carry(node, init, result)
 
-    def carried(self, value: Value) -> Value:
-        """What is known of a loop carry inside the loop: a number is no longer static."""
+    def carried(self, value: Value, static: bool = False) -> Value:
+        """What is known of a loop carry inside the loop: a number is no longer static, unless
+        Python runs the loop."""
         if isinstance(value, Scalar):
-            return Scalar()
+            return Scalar(static and value.static)
         if isinstance(value, TupleValue):
-            return TupleValue(tuple(map(self.carried, value.items)))
+            return TupleValue(tuple(self.carried(v, static) for v in value.items))
         if isinstance(value, Array):
-            return dataclasses.replace(value, run=None, mask=None)
+            return dataclasses.replace(value, run=None, start="", mask=None)
+        if isinstance(value, SliceValue):
+            return Unknown("a slice carried by a loop")
         return value
 
     def carry(self, node: ast.AST, init: Value, result: Value) -> Value:
@@ -1551,6 +1585,19 @@ class _Interpreter:
     def find(self, code: str, node: ast.AST, reason: str, advice: str = "") -> None:
         if not any(f.node is node and f.code == code for f in self.model.findings):
             self.model.findings.append(Finding(code, node, reason, advice))
+
+
+def _assigned(body: list[ast.stmt]) -> set[str]:
+    """Names that statements assign, those of nested functions left out."""
+    found: set[str] = set()
+    queue: list[ast.AST] = list(body)
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            queue += ast.iter_child_nodes(node)
+    return found
 
 
 def _wrap(text: str) -> str:

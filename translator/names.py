@@ -66,12 +66,14 @@ class Binding:
         (element ``index`` of a tuple assignment), ``parameter`` or ``other``.
     target: the imported dotted name, for imports.
     node: the function, the assigned expression or the parameter.
+    place: the bound name, where there is no such node (``x += 1``, loop variables).
     """
 
     kind: str
     node: ast.AST | None = None
     target: str = ""
     index: int = 0
+    place: ast.AST | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -177,14 +179,14 @@ class Resolver:
     def _bind_target(self, target: ast.AST, value: ast.expr | None, scope: Scope) -> None:
         if isinstance(target, ast.Name):
             kind = "value" if value is not None else "other"
-            scope.bind(target.id, Binding(kind, value))
+            scope.bind(target.id, Binding(kind, value, place=target))
         elif isinstance(target, (ast.Tuple, ast.List)):
             for index, element in enumerate(target.elts):
                 name = element.value if isinstance(element, ast.Starred) else element
                 if isinstance(name, ast.Name):
                     starred = isinstance(element, ast.Starred)
                     kind = "unpack" if value is not None and not starred else "other"
-                    scope.bind(name.id, Binding(kind, value, index=index))
+                    scope.bind(name.id, Binding(kind, value, index=index, place=name))
                 else:
                     self._bind_target(element, None, scope)
 
@@ -219,10 +221,10 @@ class Resolver:
         blocks = self._enclosing(use)
         placed = []
         for b in bindings:
-            if b.node is None or b.kind == "parameter":
-                placed.append((0, 0, None if b.node is None else b))
+            if b.kind == "parameter":
+                placed.append((0, 0, b))
                 continue
-            statement = self.statement_of(b.node)
+            statement = self.statement_of(b.place or b.node)  # type: ignore[arg-type]
             place = (statement.lineno, statement.col_offset)
             placed.append((*place, b if self._block_of(statement) in blocks else None))
         here = self.statement_of(use)

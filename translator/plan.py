@@ -22,14 +22,17 @@ import dataclasses
 from . import actions as act
 from .actions import Action, Span, span_of
 from .diagnostics import CODES, Diagnostic
+from .facts import Facts, SiteFacts
 from .kernel_model import KernelModel, build_model
 from .names import MOSAIC, PALLAS, TRITON, FunctionNode, Resolver
 from .plan_calls import CallPlan, plan_call
 from .plan_layouts import plan_layouts
 from .primitives import unsupported_of
+from .recorded import recorded_problems, recordings
 from .ref_shapes import ref_dims
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
+from .source import Source
 
 
 class FreshNames:
@@ -118,14 +121,17 @@ class ModulePlan:
     modules: Modules
 
 
-def plan_module(resolver: Resolver, source: str, target: Target, options: Options) -> ModulePlan:
+def plan_module(
+    resolver: Resolver, source: Source, target: Target, options: Options, facts: Facts | None = None
+) -> ModulePlan:
     """Plans every Triton ``pallas_call`` of a module."""
-    lines = source.split("\n")
+    lines = source.text.split("\n")
     sites = find_sites(resolver)
     by_kernel: dict[int, list[CallSite]] = {}
     for site in sites:
         by_kernel.setdefault(id(site.kernel or site.call), []).append(site)
-    groups = [_Group(resolver, lines, s, target, options) for s in by_kernel.values()]
+    found = {id(s): recordings(facts, source.filename, s) for s in sites}
+    groups = [_Group(resolver, lines, s, target, options, found) for s in by_kernel.values()]
     while True:
         # Emission may find a group that cannot be ported after all; names depend on all of them.
         _hold_back_shared_helpers(groups)
@@ -194,10 +200,11 @@ class _Group:
     """The sites of one kernel function."""
 
     def __init__(
-        self, resolver: Resolver, lines: list[str], sites: list[CallSite], target: Target, options: Options
+        self, resolver: Resolver, lines: list[str], sites: list[CallSite], target: Target, options: Options,
+        found: dict[int, tuple[SiteFacts, ...]],
     ) -> None:
         self.resolver, self.lines, self.sites = resolver, lines, sites
-        self.target, self.options = target, options
+        self.target, self.options, self.found = target, options, found
         self.diagnostics: dict[int, list[Diagnostic]] = {id(s): [] for s in sites}
         self.notes: list[str] = []
         self.rules: set[str] = set()
@@ -235,7 +242,7 @@ class _Group:
             return
         if any(kernel is s.kernel for s in self.sites) and self._other_uses(kernel):
             self.block("C207", kernel, f"{getattr(kernel, 'name', 'the kernel')} is also called outside of pallas_call")
-        dims, inputs = ref_dims(self.sites, self.resolver)
+        dims, inputs = ref_dims(self.sites, self.resolver, self.found)
         self.model = build_model(self.sites[0], self.resolver, dims)
         self.inputs = inputs
         for finding in self.model.findings:
@@ -244,6 +251,7 @@ class _Group:
         for site in self.sites:
             call, problems = plan_call(site, self.resolver, self.lines, self.model, inputs)
             self.calls.append(call)
+            problems += recorded_problems(self.found[id(site)], site, self.model)
             for code, node, reason, advice in problems:
                 self.add(site, code, node, reason, advice)
 

@@ -32,6 +32,7 @@ class CallPlan:
     """``views``: the view that each kernel argument gets, None for the whole ref.
 
     unused: assignments that only this call reads, and that the port makes superfluous.
+    letters: the variable that holds the position along each grid axis in the views.
     """
 
     views: list[str | None] | None
@@ -40,6 +41,7 @@ class CallPlan:
     grid_rank: int
     aliases: dict[int, int]
     unused: list[ast.stmt]
+    letters: tuple[str, ...] = ()
 
     def emit(self, group, site: CallSite, names, modules, add, parameters: tuple[tuple[str, str], ...]) -> None:
         """Adds the launch and, where blocks are views, the function that builds them."""
@@ -73,7 +75,7 @@ class CallPlan:
             n.id for v in self.views or () if v for n in ast.walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
         }
         lines = [f"def {body}({', '.join(self.argument_names)}):", '  """Views of the blocks that one program works on."""']
-        lines += [f'  {a} = {lax}.axis_index("{a}")' for a in axes if a in used]
+        lines += [f'  {v} = {lax}.axis_index("{a}")' for v, a in zip(self.letters, axes) if v in used]
         arguments = [
             f"{name}{'' if view is None else view}" for name, view in zip(self.argument_names, self.views or ())
         ]
@@ -111,12 +113,12 @@ class CallPlan:
                 head.append(f"  {operand} = {jax}.new_ref({operand})")
             passed.append(operand)
         inner = ["", f"  def {body}({', '.join([*inputs, *fresh])}):"]
-        lax_axes = [a for a in axes if a in {
+        lax_axes = [(v, a) for v, a in zip(self.letters, axes) if v in {
             n.id for v in views if v for n in ast.walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
         }]
         if lax_axes:
             lax = modules.name("jax.lax")
-            inner += [f'    {a} = {lax}.axis_index("{a}")' for a in lax_axes]
+            inner += [f'    {v} = {lax}.axis_index("{a}")' for v, a in lax_axes]
         arguments = [
             f"{source.get(n, n)}{'' if v is None else v}" for n, v in zip(self.argument_names, views)
         ]
@@ -195,6 +197,7 @@ def plan_call(
         problems.append(("C203", site.keywords["input_output_aliases"], "aliases of a call whose number of inputs is not known", ""))
 
     names = _argument_names(site, model)
+    letters = _letters(len(grid), set())
     views: list[str | None] | None = None
     if site.in_specs is not None or site.out_specs is not None:
         specs = _all_specs(site, model, inputs)
@@ -204,16 +207,54 @@ def plan_call(
         else:
             names = names[: len(specs)]
             operands = _operand_texts(site, resolver)
+            copied = _copied_names(site, specs)
+            letters = _letters(len(grid), {n.id for n in copied} | set(names))
             found = [
-                _view(spec, len(grid), resolver, operands.get(i), problems) for i, spec in enumerate(specs)
+                _view(spec, letters, resolver, operands.get(i), problems) for i, spec in enumerate(specs)
             ]
             views = found if any(v is not None for v in found) else None
+            if views is not None:
+                problems += _changed_names(site, copied, set(names), resolver)
     elif model.kernel.args.vararg is not None and aliases:
         problems.append(("C203", site.call, "aliases of a kernel with *refs", ""))
     grid_text = ast.unparse(site.keywords["grid"]) if grid else ""
     if grid and not isinstance(resolver.value(site.keywords["grid"]), (ast.Tuple, ast.List)):
         grid_text = f"({ast.unparse(grid[0])},)"
-    return CallPlan(views, names, grid_text, len(grid), aliases, _unused(site, resolver)), problems
+    return CallPlan(views, names, grid_text, len(grid), aliases, _unused(site, resolver), letters), problems
+
+
+def _letters(rank: int, taken: set[str]) -> tuple[str, ...]:
+    """A variable for each grid axis that hides nothing which the views read."""
+    return tuple(a if a not in taken else f"axis_{a}" for a in _AXIS_LETTERS[:rank])
+
+
+def _copied_names(site: CallSite, specs: list[Spec]) -> list[ast.Name]:
+    """The names in all that the views and the call of the kernel copy from the source."""
+    roots: list[ast.AST] = [b for s in specs for b in s.block_shape or () if b is not None]
+    roots += [site.kernel_expr] if site.kernel_expr is not None else []
+    found = [n for root in roots for n in ast.walk(root) if isinstance(n, ast.Name)]
+    for spec in specs:
+        if isinstance(spec.index_map, (ast.Lambda, ast.FunctionDef)):
+            params = {a.arg for a in ast.walk(spec.index_map) if isinstance(a, ast.arg)}
+            body = spec.index_map.body if isinstance(spec.index_map.body, list) else [spec.index_map.body]
+            found += [n for s in body for n in ast.walk(s) if isinstance(n, ast.Name) and n.id not in params]
+    return found
+
+
+def _changed_names(site: CallSite, copied: list[ast.Name], hidden: set[str], resolver: Resolver) -> list[Problem]:
+    """Names that mean something else in the function beside the call than where they stand."""
+    problems: list[Problem] = []
+    for name in copied:
+        here, there = resolver.scope_of(site.call).find(name.id), resolver.scope_of(name).find(name.id)
+        if (here and here[0]) is not (there and there[0]):
+            problems.append(("C202", name, f"{name.id} means something else beside the call", "write the spec beside the call"))
+        elif name.id in hidden:
+            problems.append(("C202", name, f"{name.id} is a parameter of the kernel too", "rename one of them"))
+        elif there is not None and len(there[1]) > 1 and there[0].node is not resolver.tree:
+            places = [resolver.statement_of(b.place or b.node) for b in there[1] if b.kind != "parameter"]  # type: ignore[arg-type]
+            if any(p.lineno > resolver.statement_of(name).lineno for p in places):
+                problems.append(("C202", name, f"{name.id} is assigned again after this", "use another name"))
+    return problems
 
 
 def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
@@ -296,7 +337,7 @@ def _operand_texts(site: CallSite, resolver: Resolver) -> dict[int, str]:
     return texts
 
 
-def _view(spec: Spec, rank: int, resolver: Resolver, operand: str | None, problems: list[Problem]) -> str | None:
+def _view(spec: Spec, letters: tuple[str, ...], resolver: Resolver, operand: str | None, problems: list[Problem]) -> str | None:
     """``.at[pl.ds(i * 64, 64), :]`` for a block spec; None for the whole array."""
     if spec.block_shape is None:
         return None
@@ -304,7 +345,7 @@ def _view(spec: Spec, rank: int, resolver: Resolver, operand: str | None, proble
     if pl is None:
         problems.append(("C202", spec.node, "the pallas module has no name here", "import it as pl"))
         return None
-    indices = _block_indices(spec, rank, resolver)
+    indices = _block_indices(spec, letters)
     if indices is None or len(indices) != len(spec.block_shape):
         problems.append(("C202", spec.node, "an index map that cannot be read", "write it as a lambda that returns a tuple"))
         return None
@@ -327,11 +368,10 @@ def _view(spec: Spec, rank: int, resolver: Resolver, operand: str | None, proble
     return f".at[{', '.join(parts)}]"
 
 
-def _block_indices(spec: Spec, rank: int, resolver: Resolver) -> list[ast.expr] | None:
-    """The block index of each dimension in terms of the grid axes i, j, k."""
+def _block_indices(spec: Spec, letters: tuple[str, ...]) -> list[ast.expr] | None:
+    """The block index of each dimension in terms of the grid axes' variables."""
     if spec.index_map is None:
         return [ast.Constant(0) for _ in spec.block_shape or ()]
-    axes = [_AXIS_LETTERS[i] for i in range(rank)]
     index_map = spec.index_map
     if isinstance(index_map, ast.FunctionDef):
         body = [s for s in index_map.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
@@ -344,9 +384,11 @@ def _block_indices(spec: Spec, rank: int, resolver: Resolver) -> list[ast.expr] 
         return None
     args = index_map.args
     params = [a.arg for a in args.args]
-    if args.vararg is None and len(params) != rank or args.kwonlyargs:
+    if args.vararg is not None or len(params) != len(letters) or args.kwonlyargs:
         return None
-    replaced = _substitute(result, dict(zip(params, axes)))
+    if any(isinstance(n, (ast.Lambda, ast.comprehension)) for n in ast.walk(result)):
+        return None
+    replaced = _substitute(result, dict(zip(params, letters)))
     return list(replaced.elts) if isinstance(replaced, ast.Tuple) else [replaced]
 
 
@@ -368,7 +410,7 @@ def _pallas_name(resolver: Resolver) -> str | None:
 
 def _is_full(block: ast.expr, operand: str | None, dim: int, resolver: Resolver) -> bool:
     """Whether a block extent is the operand's own extent of that dimension."""
-    if not operand:
+    if not operand or not _same_values(block, operand, resolver):
         return False
     text = ast.unparse(block)
     if text == f"{operand}.shape[{dim}]":
@@ -379,6 +421,20 @@ def _is_full(block: ast.expr, operand: str | None, dim: int, resolver: Resolver)
     if isinstance(block, ast.Name):
         return _unpacked_from(block, resolver) == (operand, dim) or _same_dim(block, operand, dim, resolver)
     return False
+
+
+def _same_values(block: ast.expr, operand: str, resolver: Resolver) -> bool:
+    """Whether nothing in the texts of an extent and an operand changes after the extent is read."""
+    scope, read = resolver.scope_of(block), block.lineno
+    names = {n.id for n in ast.walk(block) if isinstance(n, ast.Name)}
+    for name in names | {n.id for n in ast.walk(ast.parse(operand)) if isinstance(n, ast.Name)}:
+        bindings = [b for b in (scope.find(name) or (0, []))[1] if b.kind != "parameter"]
+        lines = [resolver.statement_of(b.place or b.node).lineno for b in bindings]  # type: ignore[arg-type]
+        if name in names:
+            read = min([read, *lines])
+        if any(line > read for line in lines):
+            return False
+    return True
 
 
 def _literal_shape(operand: str) -> list[str] | None:

@@ -157,6 +157,8 @@ class _Known:
         bindings = self.scope.bindings.get(name)
         if bindings is None:
             return True  # a free variable of the kernel
+        if len(bindings) > 1:
+            return False  # which of them the text means is not known
         for b in bindings:
             if b.kind == "parameter":
                 continue
@@ -259,6 +261,8 @@ def _loop_hoists(loop: Loop, model: KernelModel, resolver: Resolver) -> list[Hoi
         return []
     if sum(isinstance(n, ast.Return) for n in ast.walk(body)) != 1:
         return []
+    if sum(isinstance(n, ast.Name) and n.id == body.name and isinstance(n.ctx, ast.Load) for n in ast.walk(model.kernel)) != 1:
+        return []  # another loop has the same body
     results = returned.value.elts if isinstance(returned.value, ast.Tuple) else [returned.value]
     inits = loop.init.elts if isinstance(loop.init, ast.Tuple) else [loop.init]
     target = statement.targets[0]
@@ -269,8 +273,10 @@ def _loop_hoists(loop: Loop, model: KernelModel, resolver: Resolver) -> list[Hoi
     found: list[Hoist] = []
     for name, result, init, out in zip(carried, results, inits, targets):  # type: ignore[arg-type]
         reduction = _accumulated(result, name, model)
-        uses = sum(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(body))
-        if reduction is None or uses != 1 or not isinstance(out, ast.Name):
+        names = [n for n in ast.walk(body) if isinstance(n, ast.Name) and n.id == name]
+        stores = sum(isinstance(n.ctx, ast.Store) for n in names)
+        once = stores == (len(results) > 1) and len(names) - stores == 1  # unpacked and added to
+        if reduction is None or not once or not isinstance(out, ast.Name):
             continue
         value = model.values.get(reduction.operand)
         zeros = resolver.value(init)
@@ -310,7 +316,8 @@ def _accumulated(result: ast.expr, name: str, model: KernelModel) -> Reduction |
         if isinstance(acc, ast.Name) and acc.id == name:
             for reduction in model.reductions:
                 if reduction.node is other and reduction.axis == 0 and reduction.rank == 2:
-                    if reduction.operation == "sum" and not reduction.keepdims:
+                    keywords = {k.arg for k in reduction.node.keywords}
+                    if reduction.operation == "sum" and keywords <= {"axis"}:
                         return reduction
     return None
 

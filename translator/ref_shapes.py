@@ -2,7 +2,7 @@
 
 The kernel model needs the rank of each ref.  Sources, in this order: the block shape of its spec
 (squeezed dimensions left out), the number of results of its index map, the shape of its output,
-``m, n = x.shape`` beside the call, ``m, n = x_ref.shape`` in the kernel.  Dimensions are named by
+``m, n = x.shape`` beside the call, ``m, n = x_ref.shape`` in the kernel; a recording overrides them.  Dimensions are named by
 the ref itself: ``x_ref.shape[0]``.
 """
 
@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import ast
 
+from .facts import SiteFacts
 from .kernel_model import build_model
 from .names import Resolver
+from .recorded import recorded_ranks
 from .sites import CallSite, Spec
 
 
-def ref_dims(sites: list[CallSite], resolver: Resolver) -> tuple[dict[int, tuple[str, ...]], int | None]:
+def ref_dims(
+    sites: list[CallSite], resolver: Resolver, found: dict[int, tuple[SiteFacts, ...]]
+) -> tuple[dict[int, tuple[str, ...]], int | None]:
     """({position of the ref: its dimensions}, number of input refs or None)."""
     first = build_model(sites[0], resolver, {})
     names = [r.name for r in first.refs]
@@ -37,6 +41,9 @@ def ref_dims(sites: list[CallSite], resolver: Resolver) -> tuple[dict[int, tuple
             for i, out in enumerate(outs or ()):
                 if site.out_specs is None or _spec_rank(site.out_specs[i]) is None:
                     _put(ranks, inputs + i, _array_rank(out, resolver))
+    for site in sites:
+        for i, rank in recorded_ranks(found.get(id(site), ())).items():
+            ranks[i] = rank
     dims = {
         i: tuple(f"{names[i]}.shape[{d}]" for d in range(rank)) for i, rank in ranks.items() if i < len(names)
     }

@@ -274,8 +274,8 @@ def _read_spec(node: ast.expr, resolver: Resolver) -> Spec | None:
     if not isinstance(value, ast.Call) or resolver.qualified(value.func) != _SPECS[0]:
         return None
     keywords = {k.arg: k.value for k in value.keywords}
-    if None in keywords or "pipeline_mode" in keywords:
-        return None
+    if not keywords.keys() <= {"block_shape", "index_map", "memory_space"}:
+        return None  # ``**``, or a mode in which the index map or the block means something else
     args = list(value.args)
     if args and isinstance(resolver.value(args[0]), (ast.Lambda, ast.FunctionDef)):
         args = args[1::-1] + args[2:]  # until JAX 0.4.31 the index map came first
@@ -293,6 +293,8 @@ def _read_spec(node: ast.expr, resolver: Resolver) -> Spec | None:
             return None
         squeezed = isinstance(e, ast.Constant) and e.value is None
         squeezed = squeezed or resolver.qualified(e) == f"{PALLAS}.squeezed"
+        if isinstance(e, ast.Call) and (resolver.qualified(e.func) or "").startswith((f"{PALLAS}.Element", f"{PALLAS}.BoundedSlice")):
+            return None  # the index map counts elements, not blocks
         dims.append(None if squeezed else e)
     if index_map is not None:
         target = resolver.value(index_map)

@@ -1,0 +1,59 @@
+"""What recorded facts add to a plan: ranks of refs, and dtypes or calls that keep a site on Triton.
+
+A static plan infers ranks from the source.  Where the user's code was run, its recordings say them,
+and say which dtypes the operands had.  Several recordings of a site may differ: ranks count only if
+all agree, and one recording that cannot be ported keeps the site.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from .facts import Facts, OperandFact, SiteFacts
+from .kernel_model import KernelModel
+from .sites import CallSite
+
+_HALF = ("float16", "bfloat16")
+_WIDE = ("float64", "int64", "uint64", "complex64", "complex128")
+
+Problem = tuple[str, ast.AST, str, str]
+
+
+def recordings(facts: Facts | None, filename: str, site: CallSite) -> tuple[SiteFacts, ...]:
+    """The recordings of a call; () without facts."""
+    return facts.at(filename, site.call.lineno) if facts else ()
+
+
+def recorded_ranks(found: tuple[SiteFacts, ...]) -> dict[int, int]:
+    """Rank of the ref at each position, inputs first, where all recordings agree."""
+    ranks: dict[int, int] = {}
+    for i, operands in enumerate(zip(*[(*f.inputs, *f.outputs) for f in found])):
+        seen = {_rank(o) for o in operands}
+        if len(seen) == 1 and len({len(f.inputs) for f in found}) == 1:
+            ranks[i] = seen.pop()
+    return ranks
+
+
+def _rank(operand: OperandFact) -> int:
+    return sum(b is not None for b in operand.block)
+
+
+def recorded_problems(found: tuple[SiteFacts, ...], site: CallSite, model: KernelModel) -> list[Problem]:
+    """Why a recorded call cannot be ported."""
+    problems: list[Problem] = []
+    for facts in found:
+        if None in facts.grid:
+            problems.append(("C202", site.call, "a grid bound that is known only at run time", ""))
+        if facts.scalar_prefetch:
+            problems.append(("C202", site.call, "scalar prefetch operands", "pass them as arrays and index them in the kernel"))
+        for i, operand in enumerate((*facts.inputs, *facts.outputs)):
+            if operand.array.dtype in _WIDE:
+                name = model.refs[i].name if i < len(model.refs) else f"operand {i}"
+                problems.append(("B131", site.call, f"{name} is {operand.array.dtype}", "Mosaic GPU ports take up to 32 bits"))
+        for dot in model.dots:
+            place = (dot.node.lineno, dot.node.col_offset, dot.node.end_lineno or 0, dot.node.end_col_offset or 0)
+            for equation in facts.equations_at(*place):
+                wrong = [a.dtype for a in equation.in_avals if a.dtype not in _HALF]
+                if equation.primitive == "dot_general" and wrong:
+                    problems.append(("B131", dot.node, f"a product of {wrong[0]} operands", "float16 and bfloat16 only"))
+    return list(dict.fromkeys(problems))
