@@ -10,9 +10,26 @@ SHAPES = {
     "4096^3 bf16": dict(m=4096, n=4096, k=4096, dtype="bfloat16"),
     "4096^3 bf16 in 128x64x64": dict(m=4096, n=4096, k=4096, dtype="bfloat16", block_n=64, num_warps=4),
 }
-SMALL = ("128x128x192 bf16", "200x128x128 bf16", "104x192x128 f16 in 64x64x64")
+SMALL = ("104x192x128 f16 in 64x64x64", "128x128x192 bf16", "200x128x128 bf16")
 TIMED = ("1000x1280x4096 bf16", "4096^3 bf16", "4096^3 bf16 in 128x64x64")
 INSTRUCTIONS = {"sm90": ("HGMMA", "UTMALDG"), "sm100": ("UTCHMMA", "UTMALDG")}
+WRONG = {
+    "no wait for the copies": ("plgpu.barrier_wait(self.full.at[slot])", "pass", "interpret"),
+    "copy into a stage in use": ("plgpu.barrier_wait(self.empty.at[slot])", "pass", "interpret"),
+    "store without commit_smem": ("plgpu.commit_smem()", "pass", "interpret"),
+    "activation of the other product": (
+        "silu = gate / (1 + jnp.exp(-gate))",
+        "silu = up / (1 + jnp.exp(-up))\n    up = gate",
+        "interpret",
+    ),
+    "weights exchanged": ("x, gate_tile, up_tile = ring", "x, up_tile, gate_tile = ring", "interpret"),
+    "one weight twice": (
+        "gate_ref.at[pl.ds(i * block_k, block_k), :]",
+        "up_ref.at[pl.ds(i * block_k, block_k), :]",
+        "interpret",
+    ),
+    "no gate": ("(silu * up)", "(silu + up)", "interpret"),
+}
 
 
 def inputs(m, n, k, dtype, **config):

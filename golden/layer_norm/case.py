@@ -4,7 +4,7 @@ from jax import lax
 
 SHAPES = {
     "4x256 f32": dict(m=4, n=256, dtype="float32"),
-    "3x100 f32": dict(m=3, n=100, dtype="float32"),
+    "2x300 f32": dict(m=2, n=300, dtype="float32", chunk=128),
     "5x1001 bf16": dict(m=5, n=1001, dtype="bfloat16", chunk=256),
     "2x640 f16": dict(m=2, n=640, dtype="float16", chunk=128),
     "1000x5000 bf16": dict(m=1000, n=5000, dtype="bfloat16"),
@@ -13,8 +13,28 @@ SHAPES = {
     "16384x1001 bf16": dict(m=16384, n=1001, dtype="bfloat16"),
     "16384x1001 f32": dict(m=16384, n=1001, dtype="float32"),
 }
-SMALL = ("4x256 f32", "3x100 f32", "5x1001 bf16", "2x640 f16")
+SMALL = ("2x300 f32", "4x256 f32", "5x1001 bf16", "2x640 f16")
 TIMED = ("16384x4096 bf16", "16384x4096 f32", "16384x1001 bf16", "16384x1001 f32")
+WRONG = {
+    "columns past the end in the variance": (
+        "jnp.where(cols < n, x.astype(jnp.float32) - mean, 0.)",
+        "x.astype(jnp.float32) - mean",
+        "interpret",
+    ),
+    "store without its mask": ("y.astype(y_ref.dtype), mask=mask,", "y.astype(y_ref.dtype),", "interpret"),
+    "statistics exchanged": (
+        "mean_ref[row] = mean\n  rstd_ref[row] = rstd",
+        "mean_ref[row] = rstd\n  rstd_ref[row] = mean",
+        "interpret",
+    ),
+    "weight and bias exchanged": ("rstd * weight + bias", "rstd * bias + weight", "interpret"),
+    "last chunk not in the mean": (
+        "lax.fori_loop(0, steps, add_values",
+        "lax.fori_loop(0, steps - 1, add_values",
+        "interpret",
+    ),
+    "last chunk not written": ("@pl.loop(0, steps)", "@pl.loop(0, steps - 1)", "interpret"),
+}
 
 
 def inputs(m, n, dtype, **config):

@@ -13,8 +13,20 @@ SHAPES = {
     "16384x1001 bf16": dict(m=16384, n=1001, dtype="bfloat16"),
     "16384x1001 f32": dict(m=16384, n=1001, dtype="float32"),
 }
-SMALL = ("4x256 f32", "9x100 f32", "3x1001 bf16", "5x320 f16")
+SMALL = ("9x100 f32", "4x256 f32", "3x1001 bf16", "5x320 f16")
 TIMED = ("16384x4096 bf16", "16384x4096 f32", "16384x1001 bf16", "16384x1001 f32")
+WRONG = {
+    "no mask of the rows": ("ok = row_ok[:, None] & col_ok[None, :]", "ok = col_ok[None, :]", "interpret"),
+    "no mask of the columns": ("ok = row_ok[:, None] & col_ok[None, :]", "ok = row_ok[:, None]", "interpret"),
+    "means exchanged": (
+        "g - mean_g[:, None] - x_hat * mean_gx[:, None]",
+        "g - mean_gx[:, None] - x_hat * mean_g[:, None]",
+        "interpret",
+    ),
+    "input and gradient exchanged": ("x = _load(x_ref, tile", "x = _load(dy_ref, tile", "interpret"),
+    "zeros": ("dx.astype(dx_ref.dtype)", "(0 * dx).astype(dx_ref.dtype)", "interpret"),
+    "statistics laid out along columns": ("row_layout = layout.reduce(1)", "row_layout = layout.reduce(0)", "lower"),
+}
 
 
 def inputs(m, n, dtype, **config):

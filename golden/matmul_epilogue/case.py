@@ -9,9 +9,27 @@ SHAPES = {
     "1152x1280x4096 bf16": dict(m=1152, n=1280, k=4096, dtype="bfloat16"),
     "4096^3 bf16": dict(m=4096, n=4096, k=4096, dtype="bfloat16", block_n=256),
 }
-SMALL = ("128x256x192 bf16", "192x128x128 f16 in 64x64x64", "128x128x128 bf16, residual f32")
+SMALL = ("192x128x128 f16 in 64x64x64", "128x256x192 bf16", "128x128x128 bf16, residual f32")
 TIMED = ("1152x1280x4096 bf16", "4096^3 bf16")
 INSTRUCTIONS = {"sm90": ("HGMMA", "UTMALDG"), "sm100": ("UTCHMMA", "UTMALDG")}
+WRONG = {
+    "no wait for the copies": ("plgpu.barrier_wait(self.full.at[slot])", "pass", "interpret"),
+    "copy into a stage in use": ("plgpu.barrier_wait(self.empty.at[slot])", "pass", "interpret"),
+    "store without commit_smem": ("plgpu.commit_smem()", "pass", "interpret"),
+    "no activation": ("y = activation(acc +", "y = (acc +", "interpret"),
+    "bias after the activation": (
+        "activation(acc + part.load_cols(bias_ref).astype(jnp.float32)[None, :])",
+        "activation(acc) + part.load_cols(bias_ref).astype(jnp.float32)[None, :]",
+        "interpret",
+    ),
+    "no residual": ("y += part", "y = y + 0 * part", "interpret"),
+    "bias along rows": (
+        "part.load_cols(bias_ref).astype(jnp.float32)[None, :]",
+        "part.load_rows(bias_ref).astype(jnp.float32)[:, None]",
+        "interpret",
+    ),
+    "bias laid out along rows": ("layout=self.layout.reduce(0)", "layout=self.layout.reduce(1)", "lower"),
+}
 
 
 def inputs(m, n, k, dtype, residual_dtype=None, **config):

@@ -16,9 +16,28 @@ SHAPES = {
         m=4096, n=4096, k=4096, dtype="bfloat16", block_m=128, block_n=128, num_warps=4, num_stages=4
     ),
 }
-SMALL = ("128x256x192 bf16", "256x128x128 f16 in 64x64x64", "128x128x32 bf16 in 128x128x32")
+SMALL = ("256x128x128 f16 in 64x64x64", "128x256x192 bf16", "128x128x32 bf16 in 128x128x32")
 TIMED = ("4096^3 bf16", "4096^3 f16", "4096^3 bf16 in 256x128x64", "4096^3 bf16 in 128x128x64")
 INSTRUCTIONS = {"sm90": ("HGMMA", "UTMALDG"), "sm100": ("UTCHMMA", "UTMALDG")}
+# A missing wgmma_wait is not among them: no check without a GPU notices it.
+WRONG = {
+    "no wait for the copies": ("plgpu.barrier_wait(self.full.at[slot])", "pass", "interpret"),
+    "copy into a stage in use": ("plgpu.barrier_wait(self.empty.at[slot])", "pass", "interpret"),
+    "stage given back one step early": ("ring.release(count - 1, i > 0)", "ring.release(count, i >= 0)", "interpret"),
+    "store without commit_smem": ("plgpu.commit_smem()", "pass", "interpret"),
+    "chunks of the result overwrite each other": (
+        "plgpu.wait_smem_to_gmem(slots - 1, wait_read_only=True)",
+        "pass",
+        "interpret",
+    ),
+    "operands exchanged": ("a, b = ring.wait(count)", "b, a = ring.wait(count)", "interpret"),
+    "the first step again and again": (
+        "pl.ds(i * block_k, block_k)\n        return ring",
+        "pl.ds(0, block_k)\n        return ring",
+        "interpret",
+    ),
+    "zeros": ("acc.astype(c_ref.dtype)", "(0 * acc).astype(c_ref.dtype)", "interpret"),
+}
 
 
 def inputs(m, n, k, dtype, **config):

@@ -11,9 +11,32 @@ SHAPES = {
     "4096^3 bf16": dict(m=4096, n=4096, k=4096, dtype="bfloat16", bn=256),
     "4008x4160x4032 bf16": dict(m=4008, n=4160, k=4032, dtype="bfloat16", bn=256),
 }
-SMALL = ("128x256x128 bf16", "136x200x72 bf16", "200x72x264 f16 in 64x64x64", "40x48x24 bf16 in 64x64x64")
+SMALL = ("200x72x264 f16 in 64x64x64", "128x256x128 bf16", "136x200x72 bf16", "40x48x24 bf16 in 64x64x64")
 TIMED = ("1000x1088x1152 bf16", "4096^3 bf16", "4008x4160x4032 bf16")
 INSTRUCTIONS = {"sm90": ("HGMMA", "UTMALDG"), "sm100": ("UTCHMMA", "UTMALDG")}
+WRONG = {
+    "no wait for the copies": ("plgpu.barrier_wait(self.full.at[slot])", "pass", "interpret"),
+    "copy into a stage in use": ("plgpu.barrier_wait(self.empty.at[slot])", "pass", "interpret"),
+    "store without commit_smem": ("plgpu.commit_smem()", "pass", "interpret"),
+    "operands exchanged": ("a, b = ring.wait(count)", "b, a = ring.wait(count)", "interpret"),
+    "not transposed": (".transpose((1, 0))", "", "interpret"),
+    "the first step again and again": (
+        "a_ref.at[pl.ds(i * bm, bm), pl.ds(step * bk, bk)]",
+        "a_ref.at[pl.ds(i * bm, bm), pl.ds(0, bk)]",
+        "interpret",
+    ),
+    "padding not zero": (
+        "jnp.pad(x, [(0, m - n) for n, m in zip(x.shape, shape)])",
+        "jnp.pad(x, [(0, m - n) for n, m in zip(x.shape, shape)], constant_values=1)",
+        "interpret",
+    ),
+    "every program on the first rows": (
+        "part.store(acc.astype(o_ref.dtype), o_ref.at[pl.ds(i * bm, bm)",
+        "part.store(acc.astype(o_ref.dtype), o_ref.at[pl.ds(0 * bm, bm)",
+        "interpret",
+    ),
+    "zeros": ("acc.astype(o_ref.dtype)", "(0 * acc).astype(o_ref.dtype)", "interpret"),
+}
 
 
 def inputs(m, n, k, dtype, **config):

@@ -9,9 +9,17 @@ SHAPES = {
     "1152x1280x4096 bf16": dict(m=1152, n=1280, k=4096, dtype="bfloat16"),
     "4096^3 bf16": dict(m=4096, n=4096, k=4096, dtype="bfloat16", block_n=256),
 }
-SMALL = ("128x256x128 bf16", "128x192x256 f16 in 64x64x64", "128x128x192 bf16 to f32")
+SMALL = ("128x192x256 f16 in 64x64x64", "128x256x128 bf16", "128x128x192 bf16 to f32")
 TIMED = ("1152x1280x4096 bf16", "4096^3 bf16")
 INSTRUCTIONS = {"sm90": ("HGMMA", "UTMALDG"), "sm100": ("UTCHMMA", "UTMALDG")}
+WRONG = {
+    "no wait for the copies": ("plgpu.barrier_wait(self.full.at[slot])", "pass", "interpret"),
+    "copy into a stage in use": ("plgpu.barrier_wait(self.empty.at[slot])", "pass", "interpret"),
+    "store without commit_smem": ("plgpu.commit_smem()", "pass", "interpret"),
+    "operands exchanged": ("a, b = ring.wait(count)", "b, a = ring.wait(count)", "interpret"),
+    "not transposed": ("a.at[:, part.rows].transpose((1, 0))", "a.at[:, part.rows]", "interpret"),
+    "zeros": ("acc.astype(out_ref.dtype)", "(0 * acc).astype(out_ref.dtype)", "interpret"),
+}
 
 
 def inputs(m, n, k, dtype, **config):

@@ -14,8 +14,20 @@ SHAPES = {
     "16384x1001 bf16": dict(m=16384, n=1001, dtype="bfloat16"),
     "16384x1001 f32": dict(m=16384, n=1001, dtype="float32"),
 }
-SMALL = ("4x256 f32", "3x100 f32", "5x1001 bf16", "2x640 f16", "2x300 f32 eps 1")
+SMALL = ("3x100 f32", "4x256 f32", "5x1001 bf16", "2x640 f16", "2x300 f32 eps 1")
 TIMED = ("16384x4096 bf16", "16384x4096 f32", "16384x1001 bf16", "16384x1001 f32")
+WRONG = {
+    "load without its mask": ("x_ref, cols, mask=valid, other=0.0,", "x_ref, cols,", "interpret"),
+    "columns past the end hold 1": (
+        "x_ref, cols, mask=valid, other=0.0,",
+        "x_ref, cols, mask=valid, other=1.0,",
+        "interpret",
+    ),
+    "store without its mask": ("y.astype(y_ref.dtype), mask=valid,", "y.astype(y_ref.dtype),", "interpret"),
+    "mean over the block": (" / n_cols", " / block_cols", "interpret"),
+    "no root": ("lax.rsqrt(mean_square + eps)", "(mean_square + eps)", "interpret"),
+    "every program on the first row": ('i = lax.axis_index("i")', "i = 0", "interpret"),
+}
 
 
 def inputs(m, n, dtype, eps=1e-6):

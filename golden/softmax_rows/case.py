@@ -14,6 +14,23 @@ SHAPES = {
 }
 SMALL = ("5x200 f32", "37x130 bf16", "8x256 f16", "3x1001 f32")
 TIMED = ("16384x4096 bf16", "16384x4096 f32", "16384x1001 bf16", "16384x1001 f32")
+WRONG = {
+    "columns past the end hold 0": ("other=-jnp.inf", "other=0.0", "interpret"),
+    "load without its mask": ("mask=mask, other=-jnp.inf,", "", "interpret"),
+    "no mask of the rows": (
+        "(rows < n_rows)[:, None] & (cols < n_cols)[None, :]",
+        "(cols < n_cols)[None, :]",
+        "interpret",
+    ),
+    "bound one short": ("(cols < n_cols)", "(cols < n_cols - 1)", "interpret"),
+    "maximum of the columns": ("jnp.max(x, axis=1)[:, None]", "jnp.max(x, axis=0)[None, :]", "interpret"),
+    "operands of the quotient exchanged": (
+        "e / jnp.sum(e, axis=1)[:, None]",
+        "jnp.sum(e, axis=1)[:, None] / e",
+        "interpret",
+    ),
+    "zeros": ("probs = e /", "probs = 0 * e /", "interpret"),
+}
 
 
 def inputs(m, n, dtype, **config):
