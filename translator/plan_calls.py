@@ -425,16 +425,15 @@ def _is_full(block: ast.expr, operand: str | None, dim: int, resolver: Resolver)
 
 def _same_values(block: ast.expr, operand: str, resolver: Resolver) -> bool:
     """Whether nothing in the texts of an extent and an operand changes after the extent is read."""
-    scope, read = resolver.scope_of(block), block.lineno
-    names = {n.id for n in ast.walk(block) if isinstance(n, ast.Name)}
-    for name in names | {n.id for n in ast.walk(ast.parse(operand)) if isinstance(n, ast.Name)}:
-        bindings = [b for b in (scope.find(name) or (0, []))[1] if b.kind != "parameter"]
-        lines = [resolver.statement_of(b.place or b.node).lineno for b in bindings]  # type: ignore[arg-type]
-        if name in names:
-            read = min([read, *lines])
-        if any(line > read for line in lines):
-            return False
-    return True
+
+    def lines(tree: ast.AST, several: bool = False) -> list[int]:
+        names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        found = [(resolver.scope_of(block).find(name) or (None, []))[1] for name in names]
+        bindings = [b for f in found for b in f if not several or len(f) > 1]
+        return [resolver.statement_of(b.place or b.node).lineno for b in bindings if b.kind != "parameter"]  # type: ignore[arg-type]
+
+    read = min([block.lineno, *lines(block)])
+    return all(line <= read for line in (*lines(block, True), *lines(ast.parse(operand), True)))
 
 
 def _literal_shape(operand: str) -> list[str] | None:
