@@ -197,7 +197,7 @@ def plan_call(
         problems.append(("C203", site.keywords["input_output_aliases"], "aliases of a call whose number of inputs is not known", ""))
 
     names = _argument_names(site, model)
-    letters = _letters(len(grid), set())
+    letters = _letters(len(grid), {n.id for n in _copied_names(site, [])})
     views: list[str | None] | None = None
     if site.in_specs is not None or site.out_specs is not None:
         specs = _all_specs(site, model, inputs)
