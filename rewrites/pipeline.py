@@ -10,7 +10,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator.names import MOSAIC, PALLAS
-from ..translator.plan_dots import DotPlan, LaunchData, Operand, Product
+from ..translator.plan_dots import DotPlan, LaunchData, Operand, Product, contracted_dimension
 
 
 def loads_function(node: cst.FunctionDef, plan: DotPlan, modules) -> list[str]:
@@ -56,13 +56,9 @@ def _window(operand: Operand) -> str:
 
 def _chunk_window(operand: Operand, at: int, plan: DotPlan) -> str:
     """The operand's window with the contracted dimension replaced by the step's chunk."""
-    left = [p for p in plan.products if p.left == at]
-    contracted = (0 if left[0].left_transposed else 1) if left else (
-        1 if next(p for p in plan.products if p.right == at).right_transposed else 0
-    )
     index = list(operand.index)
     tile_dims = [d for d, i in enumerate(index) if i == ":" or ".ds(" in i]
-    index[tile_dims[contracted]] = "chunk"
+    index[tile_dims[contracted_dimension(at, plan)]] = "chunk"
     return f"{operand.ref}.at[{', '.join(index)}]"
 
 
@@ -119,13 +115,16 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     add = lambda depth, text: lines.append("  " * depth + text)  # noqa: E731
     add(1, f"out_type = {data.out_type}")
     grid = ", ".join(data.grid) + ("," if len(data.grid) == 1 else "")
+    for extent, whole in data.checks:
+        add(1, f"if {extent} != {whole}:")
+        add(2, f'raise ValueError(f"{extent} is {{{extent}}}, but the array ends at {{{whole}}}")')
     add(1, f"grid = ({grid})")
     add(1, f"tile = {tile_class}({data.tile[0]}, {data.tile[1]}, out_type{accumulators})")
     blocks = []
     for at, ((extents, array), operand) in enumerate(zip(data.blocks, plan.operands)):
         extents = list(extents)
         if not plan.step:
-            extents[_contracted(at, plan)] = str(CHUNK)
+            extents[contracted_dimension(at, plan)] = str(CHUNK)
         blocks.append(f"(({', '.join(extents)}), {array}.dtype)")
     add(1, f"blocks = [{', '.join(blocks)}]")
     minor = dict.fromkeys(_minor(at, data) for at in range(len(plan.operands)))
@@ -178,19 +177,10 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     return lines
 
 
-def _contracted(at: int, plan: DotPlan) -> int:
-    for p in plan.products:
-        if p.left == at:
-            return 0 if p.left_transposed else 1
-        if p.right == at:
-            return 1 if p.right_transposed else 0
-    raise AssertionError(at)
-
-
 def _minor(at: int, data: LaunchData) -> str:
     """The minor extent of an operand as one warpgroup sees it."""
     plan = data.plan
-    if _contracted(at, plan) == 1:
+    if contracted_dimension(at, plan) == 1:
         return data.blocks[at][0][1] if plan.step else str(CHUNK)
     is_left = any(p.left == at for p in plan.products)
     return "tile.shape[0]" if is_left else "tile.shape[1]"

@@ -561,6 +561,8 @@ class _Interpreter:
         return isinstance(node, ast.Name) and node.id in env
 
     def transpose(self, node: ast.expr, base: Array) -> Value:
+        """A transposed array: the plan allows it as an operand of a product only."""
+        self.model.calls.append((node, ".T"))
         dims = None if base.dims is None else base.dims[::-1]
         return Array(dims, self.tile(base.rank), kind=base.kind)
 

@@ -24,7 +24,7 @@ import dataclasses
 from . import actions as act
 from .actions import span_of
 from .kernel_model import Access, Dot, KernelModel, Loop
-from .names import MOSAIC, PALLAS, Resolver
+from .names import MOSAIC, PALLAS, TRITON, Resolver
 from .sites import CallSite
 from .values import Array, Index
 
@@ -66,7 +66,7 @@ class DotPlan:
     body_function: position of the loop body's def, None for a lambda.
     body_statements: what the loads function keeps of the loop body.
     epilogue: first statement after the loop.
-    checks: (condition, message) pairs that the launch tests, in terms of refs.
+    bounds: (ref, dimension, bound) of the masks that the copy engine stands in for.
     """
 
     name: str
@@ -86,7 +86,15 @@ class DotPlan:
     count: str
     body_name: str
     masked: bool
-    checks: tuple[tuple[str, str], ...] = ()
+    bounds: tuple[tuple[str, int, str], ...] = ()
+
+
+# Names of the emitted functions, which may hide nothing of the user's.
+_KERNEL_NAMES = {"ring", "products", "end", "step_index", "chunk"}
+_LAUNCH_NAMES = {
+    "out_type", "grid", "tile", "blocks", "swizzle", "stages", "fitted", "body", "ring", "scratch", "loads",
+    "compute", "count", "result",
+}
 
 
 class _Unplanned(Exception):
@@ -141,6 +149,7 @@ class LaunchData:
     refs: the kernel's refs in order. views: the view of each, "" for the whole ref.
     grid: one expression per axis. tile: the output tile. blocks: (extents, array parameter) of
     each operand. bound: keyword arguments of the kernel. extra: further keywords of the launch.
+    checks: (extent, extent of the array) that must agree when the launch is traced.
     """
 
     name: str
@@ -157,7 +166,7 @@ class LaunchData:
     listed: bool
     plan: DotPlan
     extra: tuple[tuple[str, str], ...]
-    local_views: bool
+    checks: tuple[tuple[str, str], ...]
 
 
 class _Planner:
@@ -172,6 +181,8 @@ class _Planner:
         self.notes: list[str] = []
         self.masked = False
         self.replacements: dict[ast.AST, str] = {}
+        self.transposes: set[ast.AST] = set()
+        self.bounds: list[tuple[str, int, str]] = []
 
     # -- the form ---------------------------------------------------------------------------
 
@@ -200,6 +211,9 @@ class _Planner:
         self.axis_names = self._axis_names()
         loop_at, body_at, body_statements = self._loop_position(operands)
         epilogue = loop_at + 1 if self.loop is not None else loop_at
+        for node, name in model.calls:
+            if name == ".T" and node not in self.transposes:
+                raise _Unplanned(node, "a transposed register array")
         self._check_epilogue(epilogue)
         load_statements = self._slice(loop_at, self._address_names(operands, body_statements))
         compute_statements = self._slice(loop_at, self._epilogue_names(epilogue) | self._bound_names())
@@ -207,8 +221,13 @@ class _Planner:
         if self.loop is not None:
             lower, upper = ast.unparse(self.loop.lower), ast.unparse(self.loop.upper)
         self._check_thin(compute_statements, epilogue)
-        used = {n.id for s in self.statements for n in ast.walk(s) if isinstance(n, ast.Name)}
-        pick = lambda *w: next(x for x in w if x not in used)  # noqa: E731
+        from .plan import FreshNames
+
+        for node in ast.walk(kernel):
+            name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
+            if name in _KERNEL_NAMES:
+                raise _Unplanned(node, f"the port needs the name {name}", "rename it")
+        pick = FreshNames.within(kernel).pick
         return DotPlan(
             name=kernel.name,
             operands=tuple(operands),
@@ -227,6 +246,7 @@ class _Planner:
             count=pick("count", "ring_count"),
             body_name=self.loop.body.name if self.loop is not None and isinstance(self.loop.body, ast.FunctionDef) else "step",
             masked=self.masked or self.loop is None,
+            bounds=tuple(dict.fromkeys(self.bounds)),
         )
 
     def _inside(self, node: ast.AST, ancestor: ast.AST) -> bool:
@@ -260,7 +280,7 @@ class _Planner:
         for out, init, result, name in zip(targets, inits, results, carried):
             if not self._is_zeros(init):
                 raise _Unplanned(init, "an accumulator that does not start at zero")
-            dot = self._added_dot(result, name)
+            dot = self._added_dot(result, name) if self._only_added_to(name, result, len(targets)) else None
             if dot is None:
                 raise _Unplanned(result, "a carry that is not the accumulator plus one product")
             names[dot.node] = out.id  # type: ignore[union-attr]
@@ -304,6 +324,14 @@ class _Planner:
             return found[0] if len(found) == 1 else None
         return self._sum_dot(result, name, by_node)
 
+    def _only_added_to(self, name: str, result: ast.expr, carried: int) -> bool:
+        """Whether the loop body uses an accumulator in its sum and nowhere else."""
+        uses = [n for n in ast.walk(self.loop.body) if isinstance(n, ast.Name) and n.id == name]  # type: ignore[union-attr]
+        stores = [n for n in uses if isinstance(n.ctx, ast.Store)]
+        updated = isinstance(result, ast.Name) and result.id == name  # acc += product; return acc
+        augmented = any(isinstance(self.resolver.parents[n], ast.AugAssign) for n in stores)
+        return len(stores) == (carried > 1) + updated and len(uses) - len(stores) == 1 + (updated and not augmented)
+
     def _sum_dot(self, node: ast.expr, name: str, by_node: dict[ast.AST, Dot]) -> Dot | None:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             for acc, other in ((node.left, node.right), (node.right, node.left)):
@@ -337,13 +365,17 @@ class _Planner:
         transposed = False
         if isinstance(dot.node, ast.Call):
             flags = {k.arg: k.value for k in dot.node.keywords}
-            transposed = flag in flags and isinstance(flags[flag], ast.Constant) and flags[flag].value is True
+            if dot.function == f"{TRITON}.dot" and len(dot.node.args) > 2 or not isinstance(flags.get(flag, ast.Constant(False)), ast.Constant):
+                raise _Unplanned(dot.node, f"{flag} is not a literal keyword", f"write {flag}=True or {flag}=False")
+            transposed = flag in flags and flags[flag].value is True
             transposed ^= self._dimension_numbers(dot, flags, flag)
         name = ""
         for _ in range(6):
             if isinstance(node, ast.Attribute) and node.attr == "T":
+                self.transposes.add(node)
                 transposed, node = not transposed, node.value
             elif isinstance(node, ast.Call) and self.resolver.qualified(node.func) == "jax.numpy.transpose" and len(node.args) == 1:
+                self.transposes.add(node)
                 transposed, node = not transposed, node.args[0]
             elif isinstance(node, ast.Name):
                 value = self.resolver.value(node)
@@ -380,7 +412,7 @@ class _Planner:
             raise _Unplanned(numbers, "dimension_numbers that are not literal") from None
         if any(tuple(b) for b in batch) or len(left) != 1 or len(right) != 1:
             raise _Unplanned(numbers, "a batched or full contraction")
-        return left == (0,) if flag == "trans_a" else right == (1,)
+        return left[0] % 2 == 0 if flag == "trans_a" else right[0] % 2 == 1
 
     def _staged(self, access: Access, name: str, operands: list[Operand]) -> Operand:
         ref = access.ref
@@ -393,19 +425,19 @@ class _Planner:
         rank = len(ref.dims) if ref.dims is not None else len(view)
         full = [*view, *[Index("full", (), f"{ref.name}.shape[{d}]") for d in range(len(view), rank)]]
         texts, sizes = [], []
-        starts: list[tuple[str, str]] = []
+        starts: list[tuple[str, int]] = []
         for d, ix in enumerate(full):
             if ix.kind == "full":
                 texts.append(":")
                 sizes.append(ix.size)
-                starts.append(("0", ix.size))
+                starts.append(("0", d))
             elif ix.kind == "scalar":
                 texts.append(self._emitted(ix.start, access.node))
             elif ix.kind in ("slice", "run"):
                 source = self._slice_text(access, d)
                 texts.append(source or f"{pl}.ds({self._emitted(ix.start, access.node)}, {ix.size})")
                 sizes.append(ix.size)
-                starts.append((ix.start, ix.size))
+                starts.append((ix.start, d))
             else:
                 raise _Unplanned(access.node, f"the operand {ref.name} is gathered by an index vector")
         if len(sizes) != 2:
@@ -444,30 +476,31 @@ class _Planner:
             expr = expr.replace(f"program_id({axis})", name)
         return expr
 
-    def _check_mask(self, access: Access, starts: list[tuple[str, str]]) -> None:
+    def _check_mask(self, access: Access, starts: list[tuple[str, int]]) -> None:
         if access.mask is None:
             return
         if access.other is not None and not (isinstance(access.other, ast.Constant) and access.other.value in (0, 0.0)):
             raise _Unplanned(access.other, "an operand whose mask fills with something other than 0")
-        for bound, dim in self._bounds(access, starts):
-            shape = f"{access.ref.name}.shape[{dim}]"
-            if bound != shape and not bound.endswith("]"):
-                raise _Unplanned(access.mask, f"a mask that compares with {bound}, not with the end of an array")
-        self.masked = True
+        self._take_bounds(access, starts)
 
-    def _bounds(self, access: Access, starts: list[tuple[str, str]]) -> list[tuple[str, int]]:
-        """(bound, dimension) of each conjunct of a mask that tests the tile's own indices."""
+    def _take_bounds(self, access: Access, starts: list[tuple[str, int]]) -> None:
+        """Notes what a mask's conjuncts compare with; they must test the tile's own indices.
+
+        The launch checks that each bound is the end of the array, since the copy engine reads zeros
+        and drops stores only there.
+        """
+        self.masked = True
         value = access.mask_value
         if not isinstance(value, Array) or value.mask is None:
             raise _Unplanned(access.mask or access.node, "a mask that is not a test against the ends of the array")
-        found = []
         for term in value.mask:
-            position = len(starts) - 1 - term.axis_from_end
-            start = starts[position][0]
+            start, dim = starts[len(starts) - 1 - term.axis_from_end]
             if not term.bound or not term.start or term.start != start:
                 raise _Unplanned(access.mask or access.node, "a mask on other indices than those of the load")
-            found.append((self._shape_of(term.bound), position))
-        return found
+            bound = self._shape_of(term.bound)
+            if not any(bound.startswith(f"{r.name}.shape[") for r in self.model.refs):
+                raise _Unplanned(access.mask or access.node, f"a mask that compares with {bound}, not with the end of an array")
+            self.bounds.append((access.ref.name, dim, bound))
 
     def _shape_of(self, text: str) -> str:
         """``m`` as ``a_ref.shape[0]`` where the kernel binds it so."""
@@ -517,12 +550,17 @@ class _Planner:
                 for t, v in pairs:
                     for q in self.model.grid_queries:
                         if q.node is v and isinstance(t, ast.Name):
-                            names.setdefault(q.axis, t.id)
+                            if names.setdefault(q.axis, t.id) != t.id or len(self._bindings(t.id)) > 1:
+                                raise _Unplanned(s, f"{t.id} is not the only name of its grid axis, or holds something else later",
+                                                 "give each grid axis one name of its own")
         used = {n.id for n in ast.walk(self.kernel) if isinstance(n, ast.Name)}
         for q in self.model.grid_queries:
             letter = "ijklmn"[q.axis]
             names.setdefault(q.axis, letter if letter not in used else f"axis_{letter}")
         return names
+
+    def _bindings(self, name: str) -> list:
+        return self.resolver.scopes[self.kernel].bindings.get(name, [])
 
     def _only_axes(self, s: ast.stmt) -> bool:
         """True for ``i = pl.program_id(0)``: the name is a parameter of the emitted functions."""
@@ -563,6 +601,10 @@ class _Planner:
                 continue
             keep.append(i)
             needed |= {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        if self.loop is not None and body is getattr(self.loop.body, "body", None):
+            defined = [n for i in keep for n in _defined(body[i])]
+            if twice := next((n for n in defined if defined.count(n) > 1 and n in needed), ""):
+                raise _Unplanned(self.loop.body, f"{twice} is assigned twice in the loop body", "use two names")
         return tuple(reversed(keep))
 
     def _slice(self, before: int, needed: set[str]) -> tuple[int, ...]:
@@ -637,7 +679,7 @@ class _Planner:
                 continue
             if ix.kind not in ("slice", "run", "full"):
                 raise _Unplanned(self.store.node, "a scattered store beside matrix products")
-            starts.append((ix.start or "0", ix.size))
+            starts.append((ix.start or "0", d))
         if len(starts) != 2:
             raise _Unplanned(self.store.node, "a store that is not a tile of rank 2")
         self.store_window = ""
@@ -650,10 +692,7 @@ class _Planner:
             ]
             self.store_window = f"{ref.name}.at[{', '.join(texts)}]"
         if self.store.mask is not None:
-            for bound, dim in self._bounds(self.store, starts):
-                if not bound.endswith("]"):
-                    raise _Unplanned(self.store.mask, f"a store mask that compares with {bound}")
-            self.masked = True
+            self._take_bounds(self.store, starts)
         indexes = {n for a in (self.store, *self.loads) for n in ast.walk(_target(a))}
         if self.store.mask is not None:
             indexes |= set(ast.walk(self.store.mask))
@@ -743,13 +782,17 @@ def _launch(group, site: CallSite, call, plan: DotPlan, names) -> LaunchData:
         if k in site.keywords:
             extra.append((new, ast.unparse(site.keywords[k])))
     grid = tuple(ast.unparse(g) for g in site.grid or ())
+    texts = [*grid, *translate.arrays, *(d for b, _ in blocks for d in b), *map(ast.unparse, site.bound.values()), *(t for _, t in extra),
+             ast.unparse(outs), *(translate(t, site.call) for t in plan.tile), *(f"ref{v}" for v in views if v)]
+    if taken := {n for t in texts for n in _names_in(t)} & _LAUNCH_NAMES:
+        raise _Unplanned(site.call, f"the port needs the name {min(taken)}", "rename it")
     return LaunchData(
         name=names.pick(f"launch_{plan.name.lstrip('_')}", f"launch_{plan.name.lstrip('_')}_"),
         parameters=tuple(translate.arrays),
         refs=tuple(refs),
         views=tuple(v or "" for v in views),
         grid=grid,
-        axes=tuple("ijklmn"[: len(grid)]),
+        axes=call.letters,
         tile=(translate(plan.tile[0], site.call), translate(plan.tile[1], site.call)),
         blocks=blocks,
         bound=tuple((k, ast.unparse(v)) for k, v in site.bound.items()),
@@ -758,8 +801,18 @@ def _launch(group, site: CallSite, call, plan: DotPlan, names) -> LaunchData:
         listed=listed,
         plan=plan,
         extra=tuple(extra),
-        local_views=call.views is not None,
+        checks=translate.checks(plan),
     )
+
+
+def contracted_dimension(at: int, plan: DotPlan) -> int:
+    """Which dimension of an operand's tile its products contract."""
+    for p in plan.products:
+        if p.left == at:
+            return 0 if p.left_transposed else 1
+        if p.right == at:
+            return 1 if p.right_transposed else 0
+    raise AssertionError(at)
 
 
 class _Translator:
@@ -783,6 +836,28 @@ class _Translator:
     def array(self, ref: str) -> str:
         return self.arrays[self.refs.index(ref)]
 
+    def checks(self, plan: DotPlan) -> tuple[tuple[str, str], ...]:
+        """Extents that must be those of the arrays: bounds of masks, and contractions in chunks."""
+        pairs = []
+        for ref, dim, bound in plan.bounds:
+            pairs.append((self(bound, self.site.call), self.array_extent(ref, dim)))
+        if not plan.step:
+            for at, operand in enumerate(plan.operands):
+                dim = contracted_dimension(at, plan)
+                kept = [d for d, i in enumerate(operand.index) if i == ":" or "ds(" in i]
+                pairs.append((self(operand.block[dim], self.site.call), self.array_extent(operand.ref, kept[dim])))
+        return tuple(p for p in dict.fromkeys(pairs) if p[0] != p[1])
+
+    def array_extent(self, ref: str, dim: int) -> str:
+        """The extent of a ref's dimension in the whole array."""
+        at = self.refs.index(ref)
+        specs = [*(self.site.in_specs or ()), *(self.site.out_specs or ())]
+        if at < len(specs) and specs[at].block_shape is not None:
+            kept = [d for d, b in enumerate(specs[at].block_shape) if b is not None]
+            dim = kept[dim]
+        array = self.arrays[at] if at < self.inputs else "out_type"
+        return f"{array}.shape[{dim}]"
+
     def __call__(self, text: str, node: ast.AST) -> str:
         tree = ast.parse(text, mode="eval")
         result = _ToCaller(self).visit(tree.body)
@@ -805,7 +880,7 @@ class _ToCaller(ast.NodeTransformer):
                 return kept[node.slice.value]
             if at < self.t.inputs:
                 return ast.parse(f"{self.t.arrays[at]}.shape[{ast.unparse(node.slice)}]", mode="eval").body
-            raise _Unplanned(site.call, f"the shape of {base.value.id} is not known beside the call")
+            return ast.parse(f"out_type.shape[{ast.unparse(node.slice)}]", mode="eval").body
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
