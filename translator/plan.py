@@ -209,7 +209,7 @@ class _Group:
         self.notes: list[str] = []
         self.rules: set[str] = set()
         self.model: KernelModel | None = None
-        self.triton = any(s.backend in ("triton", "implicit") for s in sites)
+        self.triton = any(s.backend in ("triton", "implicit", "rocm") for s in sites)
         self.calls: list[CallPlan] = []
         if self.triton:
             self._diagnose()
@@ -232,6 +232,9 @@ class _Group:
 
     def _diagnose(self) -> None:
         for site in self.sites:
+            if site.backend == "rocm":
+                self.add(site, "C209", site.call, "this branch runs on ROCm, where Mosaic GPU does not exist",
+                         "keep it until the Triton backend is removed")
             if site.backend in ("mosaic", "tpu"):
                 self.add(site, "C206", site.call, f"this call already runs on {site.backend} and shares its kernel with Triton calls")
         kernel = self.sites[0].kernel
@@ -322,7 +325,18 @@ class _Group:
                        "larger row blocks measured up to 10 times faster")
             self.notes.append("column sums are taken once after the loop instead of in every step")
         self.emit_launches(names, modules, add, layouts.parameters)
-        self.notes[:0] = layouts.notes
+        self.notes[:0] = [*self.call_notes(), *layouts.notes]
+
+    def call_notes(self) -> list[str]:
+        """Grid and views of each call, in words."""
+        notes = []
+        for call in self.calls:
+            axes = ", ".join(self.axis_name(i) for i in range(call.grid_rank))
+            notes.append(f"grid {call.grid} with axes {axes}" if call.grid_rank else "no grid: one program per call")
+            for name, view in zip(call.argument_names, call.views or ()):
+                if view is not None:
+                    notes.append(f"{name} is viewed as {name}{view}")
+        return list(dict.fromkeys(notes))
 
     def _emit_access(self, access, layouts, add, emission: Emission) -> None:
         if access.tile is None:

@@ -718,8 +718,18 @@ class _Planner:
         statement = self.store.statement is not None
         node = self.store.statement if statement else self.store.node
         add(act.EpilogueStore(span(node), part, statement, self.store_window))
-        self.notes.append(f"products: {len(self.model.dots)} accumulator(s) of {' x '.join(self._tile())}, "
-                          f"{len(self.staged)} operand(s) staged by the memory warpgroup")
+        count, rows, cols = len(self.model.dots), *self._tile()
+        blocks = " + ".join(" * ".join(o.dims or ()) for o in self.staged)
+        self.notes += self.group.call_notes()
+        self.notes.append(f"{count} accumulator(s) of {rows} x {cols}; {len(self.staged)} operand(s) staged in SMEM")
+        self.notes.append("one memory warpgroup with 40 registers; ")
+        if self.group.target == "sm90":
+            self.notes[-1] += "one compute warpgroup up to 128 x 128 accumulator elements, else two (248 or 232 registers)"
+            self.notes.append(f"registers per thread for accumulators: {count} * {rows} * {cols} / 128 / warpgroups")
+        else:
+            self.notes[-1] += "a compute warpgroup for each 128 rows (248 or 232 registers)"
+            self.notes.append(f"TMEM columns: {count} * {cols} * warpgroups of 512")
+        self.notes.append(f"stages: up to twice num_stages, as many as fit 226 KB: 2 bytes * ({blocks}) each, beside the epilogue's chunks")
         if self.masked:
             self.notes.append("bounds masks: the copy engine reads zeros past the ends and drops stores there")
 

@@ -105,14 +105,24 @@ def plan_layouts(model: KernelModel, resolver: Resolver, names) -> tuple[Layouts
     if narrow and any(h.reduction.axis == 0 for h in layouts.hoists) or narrow:
         layouts.parameters = (("reduction_scratch_bytes", "8192"),)
         layouts.notes.append("8192 bytes of shared memory for the sums across warps")
-    one = "one warpgroup per program; num_warps of the source has no counterpart"
+    one = "one warpgroup per program; a tile takes elements / 128 registers of each thread"
     layouts.notes.insert(0, one)
     for access in tiled:
         how = f"vectors of {layouts.vec_name}" if access in layouts.vectors else "element by element"
         layouts.notes.append(
-            f"line {access.node.lineno}: {access.kind} of {access.ref.name} in {layouts.name_of(access)}, {how}"
+            f"line {access.node.lineno}: {access.kind} of {access.ref.name} in {layouts.name_of(access)}, {how}{_mask_note(access)}"
         )
     return layouts, problems
+
+
+def _mask_note(access: Access) -> str:
+    """What kind of mask an access has."""
+    if access.mask is None:
+        return ""
+    value = access.mask_value
+    if isinstance(value, Array) and value.mask is not None and all(t.bound for t in value.mask):
+        return ", bounds mask"
+    return ", predicate mask"
 
 
 def _needs_layout(access: Access, model: KernelModel) -> bool:

@@ -123,7 +123,7 @@ def _read_site(call: ast.Call, args: list[ast.expr], resolver: Resolver) -> Call
         grid=grid,
         in_specs=in_specs,
         out_specs=out_specs,
-        backend=_read_backend(keywords, resolver),
+        backend="rocm" if _in_rocm_branch(call, resolver) else _read_backend(keywords, resolver),
         unresolved=tuple(unresolved),
         decorates=decorates,
     )
@@ -316,6 +316,21 @@ def _whole_operand_spec(
         if all(isinstance(p, ast.Constant) and p.value == 0 for p in parts):
             return Spec(node, rank=len(parts))
     return None
+
+
+def _in_rocm_branch(node: ast.AST, resolver: Resolver) -> bool:
+    """True inside ``if platform == "rocm":`` and the like, where only the Triton backend works."""
+    child, parent = node, resolver.parents.get(node)
+    while parent is not None:
+        if isinstance(parent, ast.If) and child in parent.body:
+            for test in ast.walk(parent.test):
+                if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.In)):
+                    words = {c.value for c in ast.walk(test) if isinstance(c, ast.Constant) and isinstance(c.value, str)}
+                    negated = isinstance(resolver.parents[test], ast.UnaryOp)
+                    if {w.lower() for w in words} & {"rocm", "hip", "amdgpu"} and not negated:
+                        return True
+        child, parent = parent, resolver.parents.get(parent)
+    return False
 
 
 def _read_backend(keywords: dict[str, ast.expr], resolver: Resolver) -> str:

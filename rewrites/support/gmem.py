@@ -65,9 +65,16 @@ def _spread(x, shape, dims):
 def _per_dimension(ref, index):
   """(index of each dimension of `ref`, shape of its index arrays, shape of the tile)."""
   index = index if isinstance(index, tuple) else (index,)
-  index = tuple(i for i in index if i is not ...)
-  index = (*index, *[slice(None)] * (len(ref.shape) - len(index)))
-  index = [pl.ds(0, n) if isinstance(i, slice) else i for i, n in zip(index, ref.shape)]
+  rest = [slice(None)] * (len(ref.shape) - sum(i is not ... for i in index))
+  at = next((d for d, i in enumerate(index) if i is ...), len(index))
+  index = [*index[:at], *rest, *index[at + 1 :]]
+  for d, (i, n) in enumerate(zip(index, ref.shape)):
+    if isinstance(i, slice):
+      start, stop, step = i.indices(n)
+      index[d] = pl.Slice(start, max(0, -(-(stop - start) // step)), step)
+  arrays = [d for d, i in enumerate(index) if jnp.ndim(i) and not isinstance(i, pl.Slice)]
+  if arrays and any(isinstance(i, pl.Slice) for i in index[: arrays[-1]]):
+    raise NotImplementedError("an index array behind a slice")
   lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
   return index, lead, (*lead, *(i.size for i in index if isinstance(i, pl.Slice)))
 
