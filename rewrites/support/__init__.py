@@ -49,8 +49,11 @@ def _imports() -> dict[str, str]:
     return found
 
 
-def _names(text: str) -> set[str]:
-    return {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+@functools.cache
+def _names(function: str) -> frozenset[str]:
+    """Names that a support function uses."""
+    tree = ast.parse(_functions()[function][0])
+    return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
 
 
 def needed_functions(wanted: tuple[str, ...]) -> list[str]:
@@ -60,22 +63,22 @@ def needed_functions(wanted: tuple[str, ...]) -> list[str]:
         name = queue.pop()
         if name not in needed:
             needed.add(name)
-            queue += [n for n in _names(functions[name][0]) if n in functions]
+            queue += [n for n in _names(name) if n in functions]
     return [n for n in functions if n in needed]
 
 
 def needed_modules(wanted: tuple[str, ...]) -> list[str]:
     """Modules that the emitted functions use."""
-    imports, functions = _imports(), _functions()
-    used = {n for name in needed_functions(wanted) for n in _names(functions[name][0])}
+    imports = _imports()
+    used = {n for name in needed_functions(wanted) for n in _names(name)}
     return sorted({module for local, module in imports.items() if local in used})
 
 
 def emit_support(wanted: tuple[str, ...], modules) -> str:
     """The text of the support functions, with the target module's local names."""
     functions, imports = _functions(), _imports()
-    renames = {local: modules.name(imports[local]) for local in imports
-               if imports[local] in needed_modules(wanted)}
+    needed = needed_modules(wanted)
+    renames = {local: modules.name(module) for local, module in imports.items() if module in needed}
     parts = [_HEADING]
     for i, name in enumerate(needed_functions(wanted)):
         text = functions[name][0]
