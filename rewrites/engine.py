@@ -132,6 +132,14 @@ class _Rewriter(cst.CSTTransformer):
         for action in actions:
             self.by_start.setdefault(action.span[:2], []).append(action)
 
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Leaves out what holds no action: most of a file."""
+        position = self.get_metadata(PositionProvider, node, None)
+        if position is None:
+            return True
+        first, last = position.start.line + self.offset, position.end.line + self.offset
+        return any(first <= line <= last for line, _ in self.by_start)
+
     def on_leave(self, original_node, updated_node):  # type: ignore[override]
         node = super().on_leave(original_node, updated_node)
         place = self._place(original_node)
