@@ -328,6 +328,8 @@ def run(
 
     def launch_glu_kernel(x, w_gate, w_up):
         out_type = jax.ShapeDtypeStruct((tokens, n), x.dtype)
+        if x.shape[0] != out_type.shape[0]:
+            raise ValueError(f"x.shape[0] is {x.shape[0]}, but the array ends at {out_type.shape[0]}")
         grid = (pl.cdiv(tokens, block_m), n // block_n)
         tile = _Tcgen05Tile(block_m, block_n, out_type, accumulators=2)
         blocks = [((block_m, block_k), x.dtype), ((block_k, block_n), w_gate.dtype), ((block_k, block_n), w_up.dtype)]

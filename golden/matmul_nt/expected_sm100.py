@@ -298,6 +298,12 @@ def run(a, b, *, bm=128, bn=128, bk=64, num_warps=8, num_stages=3,
 
   def launch_matmul_nt_kernel(a, b):
     out_type = jax.ShapeDtypeStruct((m, n), a.dtype)
+    if a.shape[1] != b.shape[1]:
+      raise ValueError(f"a.shape[1] is {a.shape[1]}, but the array ends at {b.shape[1]}")
+    if a.shape[0] != out_type.shape[0]:
+      raise ValueError(f"a.shape[0] is {a.shape[0]}, but the array ends at {out_type.shape[0]}")
+    if b.shape[0] != out_type.shape[1]:
+      raise ValueError(f"b.shape[0] is {b.shape[0]}, but the array ends at {out_type.shape[1]}")
     grid = (pl.cdiv(m, bm), pl.cdiv(n, bn))
     tile = _Tcgen05Tile(bm, bn, out_type)
     blocks = [((bm, bk), a.dtype), ((bn, bk), b.dtype)]

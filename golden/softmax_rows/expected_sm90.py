@@ -62,23 +62,35 @@ def _spread(x, shape, dims):
   return x if x.shape == shape else lax.broadcast_in_dim(x, shape, dims)
 
 
+def _per_dimension(ref, index):
+  """(index of each dimension of `ref`, shape of its index arrays, shape of the tile)."""
+  index = index if isinstance(index, tuple) else (index,)
+  rest = [slice(None)] * (len(ref.shape) - sum(i is not ... for i in index))
+  at = next((d for d, i in enumerate(index) if i is ...), len(index))
+  index = [*index[:at], *rest, *index[at + 1 :]]
+  for d, (i, n) in enumerate(zip(index, ref.shape)):
+    if isinstance(i, slice):
+      start, stop, step = i.indices(n)
+      index[d] = pl.Slice(start, max(0, -(-(stop - start) // step)), step)
+  arrays = [d for d, i in enumerate(index) if jnp.ndim(i) and not isinstance(i, pl.Slice)]
+  if arrays and any(isinstance(i, pl.Slice) for i in index[: arrays[-1]]):
+    raise NotImplementedError("an index array behind a slice")
+  lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
+  return index, lead, (*lead, *(i.size for i in index if isinstance(i, pl.Slice)))
+
+
 def _window(ref, index):
   """(whole ref, scalar start and tile of indices of each of its dimensions, shape of the tile).
 
   `index` may hold `pl.ds`, `:`, integers, and integer arrays that broadcast together; it may pass
   the end of the ref, for elements that a mask excludes.
   """
-  index = index if isinstance(index, tuple) else (index,)
-  index = tuple(i for i in index if i is not ...)
-  index = (*index, *[slice(None)] * (len(ref.shape) - len(index)))
-  index = [pl.ds(0, n) if isinstance(i, slice) else i for i, n in zip(index, ref.shape)]
-  lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
-  shape = (*lead, *(i.size for i in index if isinstance(i, pl.Slice)))
+  index, lead, shape = _per_dimension(ref, index)
   starts, tiles, kept = [], [], len(lead)
   for i in index:
     if isinstance(i, pl.Slice):
       starts.append(i.start)
-      tiles.append(lax.broadcasted_iota(jnp.int32, shape, kept) * i.stride)
+      tiles.append(lax.broadcasted_iota(jnp.int32, shape, kept) * i.stride if shape != (1,) else None)
       kept += 1
     elif jnp.ndim(i) == 0:
       starts.append(i)
@@ -157,7 +169,10 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
     strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
     element = ir.MemRefType(base_ref.type).element_type
     pointer = _element(base_ref, strides, first)
-    offsets = sum((x * strides[d] for d, x in zip(varying, args)), start=args[0] * 0)
+    zero = mgpu_utils.c(0, ir.IntegerType.get_signless(32))
+    offsets = mgpu_arrays.FragmentedArray.splat(zero, shape, layout.to_mgpu(), is_signed=True)
+    for d, x in zip(varying, args):
+      offsets = offsets + x * strides[d]
     size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
     always = arith.constant(ir.IntegerType.get_signless(1), 1)
     results = np.empty_like(offsets.registers)
@@ -224,9 +239,26 @@ def _load(ref, index, *, layout, mask=None, other=0, vec=1, eviction_policy=None
   """
   if not ref.shape:
     return ref[...]
+  if _per_dimension(ref, index)[-1] == (1,) and hasattr(layout, "axes"):
+    return _load_one(ref, index, layout, mask, other, eviction_policy)
   fill = other if isinstance(other, (int, float)) else 0
   loaded = _access(ref, index, layout, mask, vec, eviction_policy, other=fill)
   return loaded if fill is other else jnp.where(mask, loaded, other)
+
+
+def _load_one(ref, index, layout, mask, other, eviction_policy):
+  """A column of a one-row tile (or a row of a one-column tile): JAX has no layout for one element,
+  so every thread loads it and a reduction leaves one."""
+  (axis,) = layout.axes
+  shape = [1, 1]
+  shape[axis] = layout.layout.to_mgpu().base_tile_shape[axis]
+  shape = tuple(shape)
+  zeros = lax.broadcasted_iota(jnp.int32, shape, 1 - axis)
+  index = [zeros + i.start if isinstance(i, pl.Slice) else i for i in _per_dimension(ref, index)[0]]
+  index = tuple(_spread(i, shape, (1 - axis,)) if jnp.shape(i) == (1,) else i for i in index)
+  mask = None if mask is None else _spread(mask, shape, (1 - axis,))
+  tile = _load(ref, index, layout=layout.layout, mask=mask, other=other, eviction_policy=eviction_policy)
+  return jnp.max(tile, axis=axis)
 
 
 def _store(ref, index, value, *, layout, mask=None, vec=1, eviction_policy=None):
