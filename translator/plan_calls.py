@@ -277,11 +277,21 @@ def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
             if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Load)
             and (f := resolver.scope_of(n).find(name.id)) is not None and f[0] is scope[0]  # type: ignore[index]
         ]
-        if len(scope[1]) == 1 and all(n in inside for n in uses):  # type: ignore[index]
+        if len(scope[1]) == 1 and all(n in inside for n in uses) and alone(statement, resolver):  # type: ignore[index]
             found.append(statement)
             inside |= set(ast.walk(statement))
             queue += [n for n in ast.walk(statement.value) if isinstance(n, ast.Name)]
     return found
+
+
+def alone(statement: ast.stmt, resolver: Resolver) -> bool:
+    """Whether no other statement shares the lines of a statement."""
+    return not any(
+        isinstance(n, ast.stmt) and n is not statement and statement.lineno <= n.lineno <= (statement.end_lineno or 0)
+        or isinstance(n, ast.stmt) and n is not statement and n.lineno < statement.lineno == n.end_lineno
+        and resolver.parents[n] is resolver.parents[statement]
+        for n in resolver.parents
+    )
 
 
 def _read_aliases(site: CallSite, resolver: Resolver, problems: list[Problem]) -> dict[int, int]:

@@ -25,7 +25,9 @@ from . import actions as act
 from .actions import span_of
 from .kernel_model import Access, Dot, KernelModel, Loop
 from .names import MOSAIC, PALLAS, TRITON, Resolver
+from .plan_calls import alone
 from .sites import CallSite
+from .tile_limits import tile_problem
 from .values import Array, Index
 
 
@@ -114,6 +116,12 @@ def plan_dots(group, names, modules, emission) -> None:
     except _Unplanned as problem:
         group.block("B130", problem.node, problem.reason, problem.advice)
         return
+    for site, data in zip(group.sites, launches):
+        for rows, cols in _known_tiles(group, site, data):
+            problem = tile_problem(group.target, rows, cols, len(plan.products))
+            if problem:
+                group.block("B132", group.model.dots[0].node, problem, "choose another block size")
+                return
     add = emission.actions.append
     pipeline = act.PipelineSm90 if group.target == "sm90" else act.PipelineSm100
     if group.target == "sm100" and planner.loop is not None and not planner.loop.static_bounds:
@@ -139,6 +147,34 @@ def plan_dots(group, names, modules, emission) -> None:
     if plan.masked:
         emission.support |= {"_tma_fit", "_tma_shape", "_whole"}
     group.emit_square_roots(modules, add, emission)
+
+
+def _known_tiles(group, site: CallSite, data: LaunchData) -> set[tuple[int, int]]:
+    """Output tiles of a call that are known: by constants of the source, or by recordings."""
+    tiles = set()
+    rows, cols = (_constant(text, group, site) for text in data.tile)
+    if rows is not None and cols is not None:
+        tiles.add((rows, cols))
+    dot = group.model.dots[0].node
+    for facts in group.found[id(site)]:
+        for equation in facts.equations_at(dot.lineno, dot.col_offset, dot.end_lineno or 0, dot.end_col_offset or 0):
+            if equation.primitive == "dot_general" and len(equation.out_avals[0].shape) == 2:
+                tiles.add(equation.out_avals[0].shape)
+    return tiles
+
+
+def _constant(text: str, group, site: CallSite) -> int | None:
+    """The value of a literal or of a module constant."""
+    node = ast.parse(text, mode="eval").body
+    if isinstance(node, ast.Name):
+        bindings = group.resolver.module.bindings.get(node.id, [])
+        found = group.resolver.scope_of(site.call).find(node.id)
+        if len(bindings) == 1 and found is not None and found[1] is bindings and bindings[0].kind == "value":
+            node = bindings[0].node
+        elif len(bindings) == 1 and found is not None and found[1] is bindings and bindings[0].kind == "unpack":
+            values = bindings[0].node
+            node = values.elts[bindings[0].index] if isinstance(values, ast.Tuple) else node
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -941,4 +977,5 @@ def _unused_partial(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
     uses = [n for n in resolver.parents if isinstance(n, ast.Name) and n.id == expr.id
             and isinstance(n.ctx, ast.Load) and resolver.scope_of(n) is scope]
     statement = resolver.statement_of(binding.node)
-    return [statement] if len(uses) == 1 and isinstance(statement, ast.Assign) else []
+    simple = isinstance(statement, ast.Assign) and alone(statement, resolver)
+    return [statement] if len(uses) == 1 and simple else []

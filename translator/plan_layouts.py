@@ -25,6 +25,7 @@ from . import actions as act
 from .actions import Action, Span
 from .kernel_model import Access, KernelModel, Loop, Reduction
 from .names import Resolver
+from .plan_calls import alone
 from .values import UNKNOWN_FACTOR, Array, Tile
 
 Problem = tuple[str, ast.AST, str, str]
@@ -85,7 +86,8 @@ def plan_layouts(model: KernelModel, resolver: Resolver, names) -> tuple[Layouts
     narrow = any(r.axis == 0 and r.rank == 2 for r in model.reductions)
     for access in tiled:
         tile = access.tile.find()
-        if tile.conflict:
+        indices = [ix.value.tile.find() for ix in access.view or () if isinstance(ix.value, Array)]
+        if any(t.conflict for t in (tile, *indices)):
             problems.append(("B121", access.node, "one index vector runs along rows and along columns",
                              "use two jnp.arange"))
         divisors = access.divisors
@@ -265,6 +267,8 @@ def _loop_hoists(loop: Loop, model: KernelModel, resolver: Resolver) -> list[Hoi
         return []
     statement = resolver.statement_of(loop.node)
     if not isinstance(statement, ast.Assign) or statement.value is not loop.node or len(statement.targets) != 1:
+        return []
+    if not alone(statement, resolver):
         return []
     returned = body.body[-1]
     if not isinstance(returned, ast.Return) or returned.value is None:

@@ -149,7 +149,7 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
   varying = [d for d, t in enumerate(tile) if t is not None]
   masks = () if mask is None else (_spread(mask, shape, range(len(shape) - mask.ndim, len(shape))),)
   values = () if value is None else (value,)
-  hint = {None: "", "evict_last": ".L1::evict_last", "evict_first": ".L1::evict_first"}[eviction_policy]
+  hint = {"evict_last": ".L1::evict_last", "evict_first": ".L1::evict_first"}.get(eviction_policy, "")
   splat = plgpu.Layout.WG_SPLAT
   operands = [jnp.asarray(s, jnp.int32) for s in starts], [tile[d] for d in varying]
 
