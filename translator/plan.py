@@ -309,7 +309,9 @@ class _Group:
         model = self.model
         assert model is not None
         add = emission.actions.append
-        layouts, problems = plan_layouts(model, self.resolver, FreshNames.within(model.kernel))
+        layouts, problems = plan_layouts(
+            model, self.resolver, FreshNames.within(model.kernel), self._strided_refs()
+        )
         for code, node, reason, advice in problems:
             self.block(code, node, reason, advice)
         if not self.portable:
@@ -326,6 +328,18 @@ class _Group:
             self.notes.append("column sums are taken once after the loop instead of in every step")
         self.emit_launches(names, modules, add, layouts.parameters)
         self.notes[:0] = [*self.call_notes(), *layouts.notes]
+
+    def _strided_refs(self) -> frozenset[str]:
+        """Refs whose specs leave out the array's last dimension."""
+        names = [r.name for r in self.model.refs] if self.model else []
+        found = set()
+        for site in self.sites:
+            outs = self.inputs if self.inputs is not None else len(names)
+            for first, specs in ((0, site.in_specs or ()), (outs, site.out_specs or ())):
+                for i, spec in enumerate(specs):
+                    if spec.block_shape and spec.block_shape[-1] is None and first + i < len(names):
+                        found.add(names[first + i])
+        return frozenset(found)
 
     def call_notes(self) -> list[str]:
         """Grid and views of each call, in words."""

@@ -67,8 +67,13 @@ class Layouts:
         return self.names.get(access.tile.find()) if access.tile is not None else None
 
 
-def plan_layouts(model: KernelModel, resolver: Resolver, names) -> tuple[Layouts, list[Problem]]:
-    """The layouts of a kernel, or problems that keep it on Triton."""
+def plan_layouts(
+    model: KernelModel, resolver: Resolver, names, strided: frozenset[str] = frozenset()
+) -> tuple[Layouts, list[Problem]]:
+    """The layouts of a kernel, or problems that keep it on Triton.
+
+    strided: refs whose specs squeeze the array's last dimension, so that neighbours are a row apart.
+    """
     layouts, problems = Layouts(), []
     tiled = [a for a in model.accesses if a.tile is not None and _needs_layout(a, model)]
     if not tiled:
@@ -91,7 +96,7 @@ def plan_layouts(model: KernelModel, resolver: Resolver, names) -> tuple[Layouts
             problems.append(("B121", access.node, "one index vector runs along rows and along columns",
                              "use two jnp.arange"))
         divisors = access.divisors
-        if tile.parent is not None and tile.axis == 0 or access.dims is None and tile.rank is not None:
+        if access.ref.name in strided or tile.parent is not None and tile.axis == 0 or access.dims is None and tile.rank is not None:
             continue  # one element per row, or one number for all
         if divisors is not None and UNKNOWN_FACTOR not in divisors and all(known.text(d) for d in divisors):
             layouts.vectors.add(access)
