@@ -66,7 +66,7 @@ def apply(text: str, plan: ModulePlan) -> str:
     lines = text.split("\n")
     tree = ast.parse(text)
     pieces: list[tuple[int, int, str]] = []
-    first = last_end = None
+    first = None
     pending = list(plan.actions)
     for start, end in _segments(tree):
         held = [a for a in pending if start <= a.span.line and a.span.end_line <= end]
@@ -76,7 +76,6 @@ def apply(text: str, plan: ModulePlan) -> str:
         segment = "\n".join(lines[start - 1 : end]) + "\n"
         pieces.append((start, end, _rewrite_segment(segment, start, held, rules)))
         first = start if first is None else first
-        last_end = end
     if pending:
         raise RuntimeError(f"no statement holds {pending[0]}")
     for start, end, new in reversed(pieces):
@@ -84,7 +83,7 @@ def apply(text: str, plan: ModulePlan) -> str:
     result = "\n".join(lines)
     if first is not None and plan.support:
         block = emit_support(plan.support, plan.modules)
-        result = _insert_support(result, first, block.replace("\n", newline))
+        result = _insert_support(result, first, block, newline)
     return imports.update(text, result, plan.modules.missing, newline)
 
 
@@ -111,13 +110,13 @@ def _rewrite_segment(segment: str, start: int, actions: list[Action], rules: dic
     return result
 
 
-def _insert_support(text: str, first: int, block: str) -> str:
+def _insert_support(text: str, first: int, block: str, newline: str) -> str:
     """Puts the support code before the first rewritten statement and the comments above it."""
     lines = text.split("\n")
     at = first - 1
     while at > 0 and lines[at - 1].startswith("#"):
         at -= 1
-    lines[at:at] = [*block.split("\n"), "", ""]
+    lines[at:at] = [line + newline[:-1] for line in (*block.split("\n"), "", "")]
     return "\n".join(lines)
 
 
@@ -163,8 +162,10 @@ class _Rewriter(cst.CSTTransformer):
         if isinstance(node, cst.FunctionDef):  # ``ast`` counts from the def, not its decorators
             line = self.get_metadata(PositionProvider, node.name).start.line
         if isinstance(node, cst.SimpleStatementLine):
-            first = self.get_metadata(PositionProvider, node.body[0])
-            line, start = first.start.line, first.start
+            places = [self.get_metadata(PositionProvider, s).start for s in node.body]
+            wanted = [p for p in places if (p.line + self.offset, p.column) in self.by_start]
+            start = (wanted or places)[0]
+            line = start.line
         return Span(line + self.offset, start.column, end.line + self.offset, end.column)
 
 
