@@ -1,5 +1,7 @@
 """Finds and loads goldens; ``python -m pallas_port.golden.harness --update [NAME...]`` rewrites expected ports.
 
+``--export`` writes the ports of goldens without expected text to ``golden/ports/``, for a GPU machine without libcst.
+
 ``case.py`` of a golden declares:
 
 ``SHAPES: dict[label, dict]``
@@ -27,7 +29,7 @@ and may declare:
     The function to call per label of ``SHAPES``; ``run`` where absent.
 ``SOURCE_MODULE: str``
     An installed module to port instead of ``source.py``. Then there is no expected text, and the port is made
-    on the fly.
+    on the fly, or read from ``golden/ports/`` where libcst is not installed.
 ``INTERPRETED: bool`` (default True)
     False if interpret mode does not support the kernel; the case says why in a comment.
 """
@@ -37,6 +39,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
 import pathlib
 import sys
@@ -49,6 +52,7 @@ from ..translator.verify import modules
 from ..translator.verify.example import Subject
 
 ROOT = pathlib.Path(__file__).parent
+PORTS = ROOT / "ports"  # ignored by git
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +83,26 @@ class Golden:
         return self.directory / f"expected_{target}.py"
 
     def expected_text(self, target: str) -> str:
-        """The committed port, or one made now. Only the latter needs libcst."""
+        """The committed port, or one made now; without libcst, which only the latter needs, the exported one.
+
+        Raises:
+          FileNotFoundError: libcst is missing, and there is no exported port for the installed JAX.
+        """
         file = self.expected_file(target)
-        return self.port(target) if file is None else file.read_text(encoding="utf-8")
+        if file is None:
+            try:
+                return self.port(target)
+            except ModuleNotFoundError as error:
+                if error.name != "libcst":
+                    raise
+            file = self.exported_file(target)
+            if not file.exists():
+                raise FileNotFoundError(f"no libcst and no {file}: run the harness with --export where there is libcst")
+        return file.read_text(encoding="utf-8")
+
+    def exported_file(self, target: str) -> pathlib.Path:
+        """Where ``--export`` puts the port. An installed module differs from version to version: so does the place."""
+        return PORTS / importlib.metadata.version("jax") / f"{self.name}_{target}.py"
 
     def port(self, target: str, text: str | None = None) -> str:
         """The port of the source, or of ``text`` in its place."""
@@ -153,12 +174,30 @@ def update(goldens: Sequence[Golden]) -> list[pathlib.Path]:
     return changed
 
 
+def export(goldens: Sequence[Golden]) -> list[pathlib.Path]:
+    """Writes the ports of installed modules, for the installed JAX; the files."""
+    written = []
+    for golden in goldens:
+        for target in TARGETS:
+            if golden.expected_file(target) is None:
+                file = golden.exported_file(target)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(golden.port(target), encoding="utf-8")
+                written.append(file)
+    return written
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the expected ports of the goldens with what is made now.")
     parser.add_argument("names", nargs="*", help="goldens; all by default")
     parser.add_argument("--update", action="store_true", help="write what differs")
+    parser.add_argument("--export", action="store_true", help="write the ports of installed modules to golden/ports/")
     arguments = parser.parse_args()
     goldens = discover(arguments.names)
+    if arguments.export:
+        for file in export(goldens):
+            print(f"wrote {file}")
+        return
     if arguments.update:
         for file in update(goldens):
             print(f"wrote {file}")

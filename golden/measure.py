@@ -3,11 +3,17 @@
 A check as ``translator/verify/jobs.py`` runs them, so that a crash costs one shape and not the whole run.
 Faults of the original do not end the measurement, since they are not the port's.
 
-Options: ``timed`` (bool), ``iterations``.
+Several of these may run at once, since most of it is compilation. The file ``lock`` then keeps what else runs on the
+GPU away from what is being timed.
+
+Options: ``timed`` (bool), ``iterations``, ``lock`` (a path without a file; None if nothing else uses the GPU).
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -24,36 +30,84 @@ ROUNDS = 2
 def check(subject: Subject, target: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """``data``: ``errors`` per pair, ``poisoned_runs``, and, if timed, ``us`` and ``rates`` per implementation."""
     matching_device(target)
-    call = make_call(subject)
+    lock = options.get("lock")
+    with _gpu(lock, alone=False):
+        call = make_call(subject)
     data: dict[str, Any] = {"poisoned_runs": REPEATS, "errors": {}}
-    original_fault = _errors(call, subject, data)
+    functions = _compiled(call, data)
+    with _gpu(lock, alone=False):
+        _errors(call, functions, subject, data)
     faults = [entry["fault"] for pair, entry in data["errors"].items() if pair.startswith("port") and entry["fault"]]
     if options["timed"]:
-        _times(call, data, options["iterations"], skip_original=bool(original_fault))
+        with _gpu(lock, alone=True):
+            _times(call, functions | _peers(call), data, options["iterations"])
     if faults:
         raise Fail(faults[0], data)
     return _summary(data), data
 
 
-def _errors(call: Call, subject: Subject, data: dict[str, Any]) -> str:
-    """Fills ``data["errors"]``; returns what is wrong with running the original, if anything."""
-    port, original = jax.jit(call.port), jax.jit(call.original)
+@contextlib.contextmanager
+def _gpu(lock: str | None, alone: bool) -> Iterator[None]:
+    """Inside, nobody else uses the GPU (``alone``), or nobody is timed on it."""
+    if lock is None:
+        yield
+        return
+    kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    with open(lock, "w") as held:
+        with open(f"{lock}.next", "w") as turn:  # who waits to be alone lets no others in before
+            fcntl.flock(turn, kind)
+            fcntl.flock(held, kind)
+        yield
+
+
+def _compiled(call: Call, data: dict[str, Any]) -> dict[str, Callable[..., Any]]:
+    """The original, unless it does not compile, and the port."""
+    compiled = {}
+    for name, function in {"original": call.original, "port": call.port}.items():
+        try:
+            compiled[name] = jax.jit(function).lower(*call.arrays).compile()
+        except Exception as error:
+            if name == "port":
+                raise
+            _note_fault(data, name, error)
+    return compiled
+
+
+def _peers(call: Call) -> dict[str, Callable[..., Any]]:
+    """Not yet compiled: XLA tunes library calls on the GPU when it compiles them."""
+    if (peers := getattr(call.example_module, "peers", None)) is None:
+        return {}
+    return {name: jax.jit(_over_arrays(call, function)) for name, function in peers(*call.args).items()}
+
+
+def _note_fault(data: dict[str, Any], name: str, error: Exception) -> None:
+    data.setdefault("faults", {})[name] = f"{type(error).__name__}: {error}"[:500]
+
+
+def _errors(call: Call, functions: dict[str, Callable[..., Any]], subject: Subject, data: dict[str, Any]) -> None:
+    """Fills ``data["errors"]``; an original that fails goes to ``data["faults"]`` and is not timed."""
+    outputs = jax.eval_shape(call.port, *call.arrays)
+
+    def run(name: str) -> Any:
+        gpu.poison(outputs)
+        return jax.block_until_ready(functions[name](*call.arrays))
+
     expected: dict[str, Any] = {}
     if call.reference is not None:
         expected["reference"] = jax.block_until_ready(call.reference())
-    original_fault = ""
-    try:
-        expected["original"] = gpu.run_poisoned(original, call.arrays)
-    except Exception as error:
-        original_fault = data["original_fault"] = f"{type(error).__name__}: {error}"[:500]
+    if "original" in functions:
+        try:
+            expected["original"] = run("original")
+        except Exception as error:
+            _note_fault(data, "original", error)
+            del functions["original"]
     for _ in range(REPEATS):
-        actual = gpu.run_poisoned(port, call.arrays)
+        actual = run("port")
         for name, value in expected.items():
             _record(data, f"port_vs_{name}", actual, value, subject)
         del actual
     if len(expected) == 2:
         _record(data, "original_vs_reference", expected["original"], expected["reference"], subject)
-    return original_fault
 
 
 def _record(data, pair: str, actual, expected, subject: Subject) -> None:
@@ -67,21 +121,18 @@ def _record(data, pair: str, actual, expected, subject: Subject) -> None:
     }
 
 
-def _times(call: Call, data: dict[str, Any], iterations: int, skip_original: bool) -> None:
-    functions = {} if skip_original else {"original": call.original}
-    functions["port"] = call.port
-    if (peers := getattr(call.example_module, "peers", None)) is not None:
-        functions |= {name: _over_arrays(call, function) for name, function in peers(*call.args).items()}
-    compiled = {name: jax.jit(function) for name, function in functions.items()}
+def _times(
+    call: Call, functions: dict[str, Callable[..., Any]], data: dict[str, Any], iterations: int
+) -> None:
     us: dict[str, float] = {}
     for _ in range(ROUNDS):  # alternating, so that a drift of the clock meets all of them
-        for name, function in compiled.items():
+        for name, function in functions.items():
             try:
                 measured = gpu.median_us(function, call.arrays, iterations)
             except Exception as error:
                 if name == "port":
                     raise
-                data.setdefault("peer_faults", {})[name] = f"{type(error).__name__}: {error}"[:300]
+                _note_fault(data, name, error)
                 continue
             us[name] = min(measured, us.get(name, measured))
     data["us"] = us

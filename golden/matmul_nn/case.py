@@ -23,7 +23,11 @@ INSTRUCTIONS = {"sm90": ("HGMMA", "UTMALDG"), "sm100": ("UTCHMMA", "UTMALDG")}
 WRONG = {
     "no wait for the copies": ("plgpu.barrier_wait(self.full.at[slot])", "pass", "interpret"),
     "copy into a stage in use": ("plgpu.barrier_wait(self.empty.at[slot])", "pass", "interpret"),
-    "stage given back one step early": ("ring.release(count - 1, i > 0)", "ring.release(count, i >= 0)", "interpret"),
+    "stage given back twice": (
+        "plgpu.barrier_arrive(self.empty.at[self.slot(count)])",
+        "[plgpu.barrier_arrive(self.empty.at[self.slot(count)]) for _ in range(2)]",
+        "interpret",
+    ),
     "store without commit_smem": ("plgpu.commit_smem()", "pass", "interpret"),
     "chunks of the result overwrite each other": (
         "plgpu.wait_smem_to_gmem(slots - 1, wait_read_only=True)",

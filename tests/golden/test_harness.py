@@ -96,6 +96,29 @@ def test_installed_module_as_source(tmp_path):
     assert golden.expected_file("sm90") is None
 
 
+def test_exported_port_where_there_is_no_libcst(tmp_path, monkeypatch):
+    folder = tmp_path / "softmax"
+    folder.mkdir()
+    (folder / "case.py").write_text("SOURCE_MODULE = 'jax.experimental.pallas.ops.gpu.softmax'\n")
+    [golden] = harness.discover(root=tmp_path)
+    monkeypatch.setattr(harness, "PORTS", tmp_path / "ports")
+    monkeypatch.setattr(harness.Golden, "port", lambda self, target: f"for {target}\n")
+    assert len(harness.export([golden])) == 2
+
+    def port(self, target):
+        raise ModuleNotFoundError("No module named 'libcst'", name="libcst")
+
+    monkeypatch.setattr(harness.Golden, "port", port)
+    assert golden.expected_text("sm100") == "for sm100\n"
+    golden.exported_file("sm100").unlink()
+    with pytest.raises(FileNotFoundError, match="--export"):
+        golden.expected_text("sm100")
+
+
+def test_shapes_are_shared_out_among_processes(golden):
+    assert device.batches(golden) == [["small", "large"]]
+
+
 def test_measuring_without_a_gpu_says_so(monkeypatch, capsys):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     with pytest.raises(SystemExit, match="no GPU on this machine"):
@@ -104,9 +127,26 @@ def test_measuring_without_a_gpu_says_so(monkeypatch, capsys):
 
 def test_a_broken_golden_is_a_failed_record(golden, capsys):
     (golden.directory / "case.py").write_text("1 / 0\n")
-    [record] = device.measure(golden, "sm90", 3)
+    [labels] = device.batches(golden)
+    [record] = device.measure(golden, labels, "sm90", 3)
     assert (record["status"], record["golden"]) == ("failed", "scale")
     assert "ZeroDivisionError" in record["detail"]
+
+
+def test_measure_goes_on_without_the_original(golden, monkeypatch, tmp_path):
+    """On a CPU, with a port that needs no GPU: there the original does not compile."""
+    monkeypatch.setattr(measure, "matching_device", lambda target: None)
+    monkeypatch.setattr(measure.gpu, "median_us", lambda function, arrays, n: float(len(function(*arrays))))
+    case = golden.directory / "case.py"
+    case.write_text(CASE + "\n\ndef peers(x):\n    return {'plain': lambda x: reference(x), 'broken': lambda x: x @ 2}\n")
+    subject = golden.subject("small", "def run(x):\n    return 2.0 * x + 1.0\n")
+    options = {"timed": True, "iterations": 1, "lock": str(tmp_path / "gpu")}
+    detail, data = measure.check(subject, "sm90", options)
+    assert data["us"] == {"port": 600.0, "plain": 600.0}
+    assert set(data["faults"]) == {"original", "broken"} and set(data["errors"]) == {"port_vs_reference"}
+    assert "plain 600.0 us" in detail
+    with pytest.raises(measure.Fail, match="relative norm error"):
+        measure.check(golden.subject("small", "def run(x):\n    return x\n"), "sm90", options)
 
 
 def test_rates():
