@@ -10,7 +10,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator.names import MOSAIC, PALLAS
-from ..translator.plan_dots import DotPlan, LaunchData, Operand, Product, contracted_dimension
+from ..translator.dot_plan import DotPlan, LaunchData, Operand, Product, contracted_dimension
 
 
 def loads_function(node: cst.FunctionDef, plan: DotPlan, modules) -> list[str]:
@@ -136,7 +136,7 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
         padded = dict.fromkeys((a, o.ref) for (_, a), o in zip(data.blocks, plan.operands))
         for array, _ in padded:
             add(1, f"{array}_shape, {array} = {array}.shape, _tma_fit({array}, swizzle)")
-        add(1, f"fitted = _tma_shape(out_type.shape, 128 // out_type.dtype.itemsize, out_type.dtype.itemsize)")
+        add(1, "fitted = _tma_shape(out_type.shape, 128 // out_type.dtype.itemsize, out_type.dtype.itemsize)")
         out = f"{jax}.ShapeDtypeStruct(fitted, out_type.dtype)"
     lines.append("")
     add(1, f"def body({', '.join(data.refs)}, ring, scratch):")

@@ -11,7 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from .plan_dots import DotPlan, LaunchData
+    from .dot_plan import DotPlan, LaunchData
 
 
 class Span(NamedTuple):

@@ -264,7 +264,7 @@ class _Interpreter:
                     self.assign(target, result, node, value, env)
             case ast.AnnAssign(target, _, value) if value is not None:
                 self.assign(target, self.eval(value, env), node, value, env)
-            case ast.AugAssign(target, op, value):
+            case ast.AugAssign():
                 self.aug_assign(node, env)
             case ast.Return(value):
                 returns.append(self.eval(value, env) if value is not None else TupleValue(()))
@@ -278,7 +278,7 @@ class _Interpreter:
                 self.merge(env, other)
             case ast.For():
                 self.for_loop(node, env, returns)
-            case ast.With(items, body):
+            case ast.With(_, body):
                 self.block(body, env, returns)
             case ast.Assert() | ast.Raise() | ast.Pass() | ast.Import() | ast.ImportFrom():
                 pass
@@ -484,7 +484,7 @@ class _Interpreter:
                 )
             case ast.UnaryOp(op, operand):
                 return self.unary(node, op, operand, self.eval(operand, env))
-            case ast.Compare(left, ops, comparators):
+            case ast.Compare():
                 return self.compare(node, env)
             case ast.BoolOp(_, values):
                 for v in values:

@@ -62,7 +62,7 @@ class CallPlan:
         if "name" in site.keywords:
             extra.append(("kernel_name", ast.unparse(site.keywords["name"])))
         if self.aliases:
-            self._emit_aliased(group, site, names, modules, add, lines, body, axes, extra)
+            self._emit_aliased(group, site, names, modules, add, body, axes, extra)
             return
         if lines:
             statement = group.resolver.statement_of(site.call)
@@ -89,7 +89,7 @@ class CallPlan:
             lines.append("  )")
         return lines
 
-    def _emit_aliased(self, group, site, names, modules, add, lines, body, axes, extra) -> None:
+    def _emit_aliased(self, group, site, names, modules, add, body, axes, extra) -> None:
         """Results that alias an operand: the operand becomes a ref that the kernel updates."""
         jax = modules.name("jax")
         plgpu = modules.name(MOSAIC)
@@ -103,7 +103,6 @@ class CallPlan:
         if not body:
             body = names.pick(f"{_plain_name(site)}_refs")
             views: list[str | None] = [None] * len(self.argument_names)
-            lines = []
         else:
             views = list(self.views or ())
         head = [f"def {launch}({', '.join(operands)}):", '  """Runs the kernel on a copy of the operand that its result replaces."""']

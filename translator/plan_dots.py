@@ -19,92 +19,20 @@ What the target decides (registers or tensor memory, which instruction) is not p
 from __future__ import annotations
 
 import ast
-import dataclasses
 
 from . import actions as act
 from .actions import span_of
+from .dot_plan import DotPlan, Operand, Product, Unplanned
 from .kernel_model import Access, Dot, KernelModel, Loop
+from .kernel_shapes import names_in, shape_of
 from .names import MOSAIC, PALLAS, TRITON, Resolver
-from .plan_calls import alone
-from .sites import CallSite
+from .plan_dot_launch import known_tiles, plan_launch, unused_partial
 from .tile_limits import tile_problem
 from .values import Array, Index
 
 
-@dataclasses.dataclass(frozen=True)
-class Operand:
-    """A tile that the memory warpgroup copies.
-
-    ref: the kernel's ref. name: the stage's name in the compute function.
-    index: the index of each dimension in the loads function, as source text.
-    block: its extents as source text of the kernel.
-    """
-
-    ref: str
-    name: str
-    index: tuple[str, ...]
-    block: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Product:
-    """``accumulator += left @ right``; operands by position, ``True`` where transposed first."""
-
-    accumulator: str
-    left: int
-    right: int
-    left_transposed: bool
-    right_transposed: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class DotPlan:
-    """Everything that the emission of one kernel needs; statements by position in the kernel body.
-
-    indices: the name of each grid axis that the functions take as a parameter.
-    lower, upper, step: bounds and variable of the loop; step "" for a loop that the port makes.
-    load_statements, compute_statements: what each function keeps ahead of the loop.
-    loop_statement: the loop, or the first statement of the epilogue where there is none.
-    body_function: position of the loop body's def, None for a lambda.
-    body_statements: what the loads function keeps of the loop body.
-    epilogue: first statement after the loop.
-    bounds: (ref, dimension, bound) of the masks that the copy engine stands in for.
-    """
-
-    name: str
-    operands: tuple[Operand, ...]
-    products: tuple[Product, ...]
-    indices: tuple[tuple[int, str], ...]
-    lower: str
-    upper: str
-    step: str
-    load_statements: tuple[int, ...]
-    compute_statements: tuple[int, ...]
-    body_function: int | None
-    body_statements: tuple[int, ...]
-    epilogue: int
-    tile: tuple[str, str]
-    part: str
-    count: str
-    body_name: str
-    masked: bool
-    bounds: tuple[tuple[str, int, str], ...] = ()
-
-
 # Names of the emitted functions, which may hide nothing of the user's.
 _KERNEL_NAMES = {"ring", "products", "end", "step_index", "chunk"}
-_LAUNCH_NAMES = {
-    "out_type", "grid", "tile", "blocks", "swizzle", "stages", "fitted", "body", "ring", "scratch", "loads",
-    "compute", "count", "result",
-}
-
-
-class _Unplanned(Exception):
-    """The kernel is not of the planned form: (node, reason, advice)."""
-
-    def __init__(self, node: ast.AST, reason: str, advice: str = "") -> None:
-        super().__init__(reason)
-        self.node, self.reason, self.advice = node, reason, advice
 
 
 def plan_dots(group, names, modules, emission) -> None:
@@ -112,12 +40,12 @@ def plan_dots(group, names, modules, emission) -> None:
     try:
         planner = _Planner(group)
         plan = planner.plan()
-        launches = [_launch(group, site, call, plan, names) for site, call in zip(group.sites, group.calls)]
-    except _Unplanned as problem:
+        launches = [plan_launch(group, site, call, plan, names) for site, call in zip(group.sites, group.calls)]
+    except Unplanned as problem:
         group.block("B130", problem.node, problem.reason, problem.advice)
         return
     for site, data in zip(group.sites, launches):
-        for rows, cols in _known_tiles(group, site, data):
+        for rows, cols in known_tiles(group, site, data):
             problem = tile_problem(group.target, rows, cols, len(plan.products))
             if problem:
                 group.block("B132", group.model.dots[0].node, problem, "choose another block size")
@@ -133,7 +61,7 @@ def plan_dots(group, names, modules, emission) -> None:
     launch = act.LaunchSm90 if group.target == "sm90" else act.LaunchSm100
     for site, call, data in zip(group.sites, group.calls, launches):
         statement = group.resolver.statement_of(site.call)
-        for unused in (*call.unused, *_unused_partial(site, group.resolver)):
+        for unused in (*call.unused, *unused_partial(site, group.resolver)):
             add(act.RemoveStatement(span_of(unused, group.lines)))
         add(launch(span_of(statement, group.lines), data))
         add(act.ReplaceCall(span_of(site.call, group.lines), data.name))
@@ -149,62 +77,6 @@ def plan_dots(group, names, modules, emission) -> None:
     group.emit_square_roots(modules, add, emission)
 
 
-def _known_tiles(group, site: CallSite, data: LaunchData) -> set[tuple[int, int]]:
-    """Output tiles of a call that are known: by constants of the source, or by recordings."""
-    tiles = set()
-    rows, cols = (_constant(text, group, site) for text in data.tile)
-    if rows is not None and cols is not None:
-        tiles.add((rows, cols))
-    dot = group.model.dots[0].node
-    for facts in group.found[id(site)]:
-        for equation in facts.equations_at(dot.lineno, dot.col_offset, dot.end_lineno or 0, dot.end_col_offset or 0):
-            if equation.primitive == "dot_general" and len(equation.out_avals[0].shape) == 2:
-                tiles.add(equation.out_avals[0].shape)
-    return tiles
-
-
-def _constant(text: str, group, site: CallSite) -> int | None:
-    """The value of a literal or of a module constant."""
-    node = ast.parse(text, mode="eval").body
-    if isinstance(node, ast.Name):
-        bindings = group.resolver.module.bindings.get(node.id, [])
-        found = group.resolver.scope_of(site.call).find(node.id)
-        if len(bindings) == 1 and found is not None and found[1] is bindings and bindings[0].kind == "value":
-            node = bindings[0].node
-        elif len(bindings) == 1 and found is not None and found[1] is bindings and bindings[0].kind == "unpack":
-            values = bindings[0].node
-            node = values.elts[bindings[0].index] if isinstance(values, ast.Tuple) else node
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
-
-
-@dataclasses.dataclass(frozen=True)
-class LaunchData:
-    """The launch of one call, as source text of the caller.
-
-    name: the function that replaces ``pallas_call(...)``. parameters: its array parameters.
-    refs: the kernel's refs in order. views: the view of each, "" for the whole ref.
-    grid: one expression per axis. tile: the output tile. blocks: (extents, array parameter) of
-    each operand. bound: keyword arguments of the kernel. extra: further keywords of the launch.
-    checks: (extent, extent of the array) that must agree when the launch is traced.
-    """
-
-    name: str
-    parameters: tuple[str, ...]
-    refs: tuple[str, ...]
-    views: tuple[str, ...]
-    grid: tuple[str, ...]
-    axes: tuple[str, ...]
-    tile: tuple[str, str]
-    blocks: tuple[tuple[tuple[str, ...], str], ...]
-    bound: tuple[tuple[str, str], ...]
-    num_stages: str
-    out_type: str
-    listed: bool
-    plan: DotPlan
-    extra: tuple[tuple[str, str], ...]
-    checks: tuple[tuple[str, str], ...]
-
-
 class _Planner:
     def __init__(self, group) -> None:
         self.group = group
@@ -212,7 +84,7 @@ class _Planner:
         self.resolver: Resolver = group.resolver
         kernel = self.model.kernel
         if not isinstance(kernel, ast.FunctionDef):
-            raise _Unplanned(kernel, "a kernel with matrix products that is not a plain function")
+            raise Unplanned(kernel, "a kernel with matrix products that is not a plain function")
         self.kernel = kernel
         self.notes: list[str] = []
         self.masked = False
@@ -226,13 +98,13 @@ class _Planner:
         model, kernel = self.model, self.kernel
         for query in model.grid_queries:
             if query.size:
-                raise _Unplanned(query.node, "num_programs in a kernel with matrix products")
+                raise Unplanned(query.node, "num_programs in a kernel with matrix products")
         loops = [loop for loop in model.loops if self._inside(model.dots[0].node, loop.body)]
         if len(loops) > 1 or any(bool(loops) != self._inside(d.node, loops[0].body if loops else kernel.args) for d in model.dots if loops):
-            raise _Unplanned(model.dots[0].node, "matrix products in several or nested loops")
+            raise Unplanned(model.dots[0].node, "matrix products in several or nested loops")
         if len(model.loops) > len(loops):
             other = next(loop for loop in model.loops if loop not in loops)
-            raise _Unplanned(other.node, "a second loop beside the products")
+            raise Unplanned(other.node, "a second loop beside the products")
         self.loop: Loop | None = loops[0] if loops else None
         self.statements = kernel.body
         self.staged: list[Access] = []
@@ -249,7 +121,7 @@ class _Planner:
         epilogue = loop_at + 1 if self.loop is not None else loop_at
         for node, name in model.calls:
             if name == ".T" and node not in self.transposes:
-                raise _Unplanned(node, "a transposed register array")
+                raise Unplanned(node, "a transposed register array")
         self._check_epilogue(epilogue)
         load_statements = self._slice(loop_at, self._address_names(operands, body_statements))
         compute_statements = self._slice(loop_at, self._epilogue_names(epilogue) | self._bound_names())
@@ -262,7 +134,7 @@ class _Planner:
         for node in ast.walk(kernel):
             name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
             if name in _KERNEL_NAMES:
-                raise _Unplanned(node, f"the port needs the name {name}", "rename it")
+                raise Unplanned(node, f"the port needs the name {name}", "rename it")
         pick = FreshNames.within(kernel).pick
         return DotPlan(
             name=kernel.name,
@@ -307,21 +179,21 @@ class _Planner:
         target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is loop.node else None
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         if target is None or not all(isinstance(t, ast.Name) for t in targets):
-            raise _Unplanned(loop.node, "a loop whose result is not assigned to plain names")
+            raise Unplanned(loop.node, "a loop whose result is not assigned to plain names")
         inits = loop.init.elts if isinstance(loop.init, ast.Tuple) else [loop.init]
         results, carried = self._body_results(loop, len(targets))
         if not len(targets) == len(inits) == len(results) == len(self.model.dots):
-            raise _Unplanned(loop.node, "a loop that carries more than the accumulators of its products")
+            raise Unplanned(loop.node, "a loop that carries more than the accumulators of its products")
         names: dict[ast.AST, str] = {}
         for out, init, result, name in zip(targets, inits, results, carried):
             if not self._is_zeros(init):
-                raise _Unplanned(init, "an accumulator that does not start at zero")
+                raise Unplanned(init, "an accumulator that does not start at zero")
             dot = self._added_dot(result, name) if self._only_added_to(name, result, len(targets)) else None
             if dot is None:
-                raise _Unplanned(result, "a carry that is not the accumulator plus one product")
+                raise Unplanned(result, "a carry that is not the accumulator plus one product")
             names[dot.node] = out.id  # type: ignore[union-attr]
         if len(names) != len(self.model.dots):
-            raise _Unplanned(loop.node, "a product that is not added to an accumulator")
+            raise Unplanned(loop.node, "a product that is not added to an accumulator")
         return [names[d.node] for d in self.model.dots]
 
     def _body_results(self, loop: Loop, count: int) -> tuple[list[ast.expr], list[str]]:
@@ -330,11 +202,11 @@ class _Planner:
         if isinstance(body, ast.Lambda):
             results = body.body.elts if isinstance(body.body, ast.Tuple) else [body.body]
             if count != 1:
-                raise _Unplanned(body, "a lambda with several accumulators", "write the loop body as a function")
+                raise Unplanned(body, "a lambda with several accumulators", "write the loop body as a function")
             return list(results), [body.args.args[1].arg]
         returned = [n for n in ast.walk(body) if isinstance(n, ast.Return)]
         if len(returned) != 1 or returned[0] is not body.body[-1] or returned[0].value is None:
-            raise _Unplanned(body, "a loop body with several returns")
+            raise Unplanned(body, "a loop body with several returns")
         value = returned[0].value
         results = list(value.elts) if isinstance(value, (ast.Tuple, ast.List)) else [value]
         carry = body.args.args[1].arg
@@ -345,7 +217,7 @@ class _Planner:
                 target = s.targets[0]
                 if isinstance(target, ast.Tuple) and all(isinstance(e, ast.Name) for e in target.elts):
                     return results, [e.id for e in target.elts]  # type: ignore[attr-defined]
-        raise _Unplanned(body, "a carry that is not unpacked into names")
+        raise Unplanned(body, "a carry that is not unpacked into names")
 
     def _added_dot(self, result: ast.expr, name: str) -> Dot | None:
         """The product of ``acc + dot`` or of ``acc += dot; return acc``."""
@@ -402,7 +274,7 @@ class _Planner:
         if isinstance(dot.node, ast.Call):
             flags = {k.arg: k.value for k in dot.node.keywords}
             if dot.function == f"{TRITON}.dot" and len(dot.node.args) > 2 or not isinstance(flags.get(flag, ast.Constant(False)), ast.Constant):
-                raise _Unplanned(dot.node, f"{flag} is not a literal keyword", f"write {flag}=True or {flag}=False")
+                raise Unplanned(dot.node, f"{flag} is not a literal keyword", f"write {flag}=True or {flag}=False")
             transposed = flag in flags and flags[flag].value is True
             transposed ^= self._dimension_numbers(dot, flags, flag)
         name = ""
@@ -423,7 +295,7 @@ class _Planner:
                 break
         access = next((a for a in self.model.accesses if a.node is node and a.kind == "load"), None)
         if access is None or access.tile is None:
-            raise _Unplanned(node, f"the operand {ast.unparse(node)[:40]} is computed, not loaded",
+            raise Unplanned(node, f"the operand {ast.unparse(node)[:40]} is computed, not loaded",
                              "operands that are computed in registers are not covered yet")
         if access in self.staged:
             return self.staged.index(access), transposed
@@ -435,7 +307,7 @@ class _Planner:
         """Whether ``lax.dot_general`` contracts the other dimension than a plain product does."""
         assert isinstance(dot.node, ast.Call)
         if dot.function == "jax.numpy.einsum":
-            raise _Unplanned(dot.node, "einsum", "write it as a product of two matrices")
+            raise Unplanned(dot.node, "einsum", "write it as a product of two matrices")
         numbers = flags.get("dimension_numbers")
         if dot.function == "jax.lax.dot_general" and numbers is None and len(dot.node.args) > 2:
             numbers = dot.node.args[2]
@@ -445,16 +317,16 @@ class _Planner:
             (left, right), batch = ast.literal_eval(numbers)
             left, right = tuple(left), tuple(right)
         except (ValueError, TypeError):
-            raise _Unplanned(numbers, "dimension_numbers that are not literal") from None
+            raise Unplanned(numbers, "dimension_numbers that are not literal") from None
         if any(tuple(b) for b in batch) or len(left) != 1 or len(right) != 1:
-            raise _Unplanned(numbers, "a batched or full contraction")
+            raise Unplanned(numbers, "a batched or full contraction")
         return left[0] % 2 == 0 if flag == "trans_a" else right[0] % 2 == 1
 
     def _staged(self, access: Access, name: str, operands: list[Operand]) -> Operand:
         ref = access.ref
         dims = access.dims
         if dims is None or len(dims) != 2:
-            raise _Unplanned(access.node, f"the operand {ref.name} is not a tile of rank 2",
+            raise Unplanned(access.node, f"the operand {ref.name} is not a tile of rank 2",
                              "give it a BlockSpec or index both dimensions")
         pl = self._pallas()
         view = access.view or ()
@@ -475,9 +347,9 @@ class _Planner:
                 sizes.append(ix.size)
                 starts.append((ix.start, d))
             else:
-                raise _Unplanned(access.node, f"the operand {ref.name} is gathered by an index vector")
+                raise Unplanned(access.node, f"the operand {ref.name} is gathered by an index vector")
         if len(sizes) != 2:
-            raise _Unplanned(access.node, f"the operand {ref.name} is not a tile of rank 2")
+            raise Unplanned(access.node, f"the operand {ref.name} is not a tile of rank 2")
         self._check_mask(access, starts)
         taken = {o.name for o in operands} | {r.name for r in self.model.refs}
         taken |= {*self.accumulators, *(a.arg for a in self.kernel.args.kwonlyargs)}
@@ -507,7 +379,7 @@ class _Planner:
     def _emitted(self, expr: str, node: ast.AST) -> str:
         """An ``expr`` as source text of the loads function."""
         if not expr:
-            raise _Unplanned(node, "an index whose start is not known")
+            raise Unplanned(node, "an index whose start is not known")
         for axis, name in self._axis_names().items():
             expr = expr.replace(f"program_id({axis})", name)
         return expr
@@ -516,7 +388,7 @@ class _Planner:
         if access.mask is None:
             return
         if access.other is not None and not (isinstance(access.other, ast.Constant) and access.other.value in (0, 0.0)):
-            raise _Unplanned(access.other, "an operand whose mask fills with something other than 0")
+            raise Unplanned(access.other, "an operand whose mask fills with something other than 0")
         self._take_bounds(access, starts)
 
     def _take_bounds(self, access: Access, starts: list[tuple[str, int]]) -> None:
@@ -528,42 +400,23 @@ class _Planner:
         self.masked = True
         value = access.mask_value
         if not isinstance(value, Array) or value.mask is None:
-            raise _Unplanned(access.mask or access.node, "a mask that is not a test against the ends of the array")
+            raise Unplanned(access.mask or access.node, "a mask that is not a test against the ends of the array")
         for term in value.mask:
             start, dim = starts[len(starts) - 1 - term.axis_from_end]
             if not term.bound or not term.start or term.start != start:
-                raise _Unplanned(access.mask or access.node, "a mask on other indices than those of the load")
-            bound = self._shape_of(term.bound)
+                raise Unplanned(access.mask or access.node, "a mask on other indices than those of the load")
+            bound = shape_of(term.bound, self.kernel)
             if not any(bound.startswith(f"{r.name}.shape[") for r in self.model.refs):
-                raise _Unplanned(access.mask or access.node, f"a mask that compares with {bound}, not with the end of an array")
+                raise Unplanned(access.mask or access.node, f"a mask that compares with {bound}, not with the end of an array")
             self.bounds.append((access.ref.name, dim, bound))
 
-    def _shape_of(self, text: str) -> str:
-        """``m`` as ``a_ref.shape[0]`` where the kernel binds it so."""
-        name = ast.parse(text, mode="eval").body
-        if not isinstance(name, ast.Name):
-            return text
-        for s in self.kernel.body:
-            if not isinstance(s, ast.Assign):
-                continue
-            for t in s.targets:
-                if isinstance(t, ast.Name) and t.id == name.id:
-                    return ast.unparse(s.value)
-                if isinstance(t, ast.Tuple):
-                    pairs = zip(t.elts, s.value.elts) if isinstance(s.value, ast.Tuple) else (
-                        (e, ast.Subscript(s.value, ast.Constant(i), ast.Load())) for i, e in enumerate(t.elts)
-                    )
-                    for e, v in pairs:
-                        if isinstance(e, ast.Name) and e.id == name.id:
-                            return ast.unparse(v)
-        return text
 
     def _tile(self) -> tuple[str, str]:
         """The output tile's extents in the kernel's names."""
         dims = self.model.dots[0].result.dims
         for dot in self.model.dots:
             if dot.result.dims is None or dims is None:
-                raise _Unplanned(dot.node, "a product whose shape is not known")
+                raise Unplanned(dot.node, "a product whose shape is not known")
         assert dims is not None
         return dims  # type: ignore[return-value]
 
@@ -587,7 +440,7 @@ class _Planner:
                     for q in self.model.grid_queries:
                         if q.node is v and isinstance(t, ast.Name):
                             if names.setdefault(q.axis, t.id) != t.id or len(self._bindings(t.id)) > 1:
-                                raise _Unplanned(s, f"{t.id} is not the only name of its grid axis, or holds something else later",
+                                raise Unplanned(s, f"{t.id} is not the only name of its grid axis, or holds something else later",
                                                  "give each grid axis one name of its own")
         used = {n.id for n in ast.walk(self.kernel) if isinstance(n, ast.Name)}
         for q in self.model.grid_queries:
@@ -610,17 +463,17 @@ class _Planner:
             for i, s in enumerate(self.statements):
                 if any(self._inside(d.node, s) for d in self.model.dots):
                     return i, None, ()
-            raise _Unplanned(self.kernel, "products in a nested function")
+            raise Unplanned(self.kernel, "products in a nested function")
         statement = self.resolver.statement_of(self.loop.node)
         if statement not in self.statements:
-            raise _Unplanned(statement, "a loop with products inside a conditional")
+            raise Unplanned(statement, "a loop with products inside a conditional")
         at = self.statements.index(statement)
         body = self.loop.body
         if isinstance(body, ast.Lambda):
             return at, None, ()
         if body not in self.statements:
-            raise _Unplanned(body, "a loop body that is not defined in the kernel")
-        needed = {n for o in operands for text in o.index for n in _names_in(text)}
+            raise Unplanned(body, "a loop body that is not defined in the kernel")
+        needed = {n for o in operands for text in o.index for n in names_in(text)}
         keep = self._dependencies(body.body, needed)
         return at, self.statements.index(body), keep
 
@@ -640,7 +493,7 @@ class _Planner:
         if self.loop is not None and body is getattr(self.loop.body, "body", None):
             defined = [n for i in keep for n in _defined(body[i])]
             if twice := next((n for n in defined if defined.count(n) > 1 and n in needed), ""):
-                raise _Unplanned(self.loop.body, f"{twice} is assigned twice in the loop body", "use two names")
+                raise Unplanned(self.loop.body, f"{twice} is assigned twice in the loop body", "use two names")
         return tuple(reversed(keep))
 
     def _slice(self, before: int, needed: set[str]) -> tuple[int, ...]:
@@ -657,7 +510,7 @@ class _Planner:
         names = self._bound_names()
         for o in operands:
             for text in o.index:
-                names |= _names_in(text)
+                names |= names_in(text)
         if self.loop is not None and isinstance(self.loop.body, ast.FunctionDef):
             for i in body_statements:
                 names |= {n.id for n in ast.walk(self.loop.body.body[i]) if isinstance(n, ast.Name)}
@@ -665,7 +518,7 @@ class _Planner:
 
     def _epilogue_names(self, epilogue: int) -> set[str]:
         dropped = set(ast.walk(self.store.mask)) if self.store.mask is not None else set()
-        names = _names_in(self.store_window)
+        names = names_in(self.store_window)
         if self.store_window:
             dropped |= set(ast.walk(_target(self.store)))
         for s in self.statements[epilogue:]:
@@ -680,7 +533,7 @@ class _Planner:
         nodes = {n for s in kept for n in ast.walk(s)} - dropped
         for node in (*self.model.strips, *(e.node for e in self.model.expands.values())):
             if node in nodes and not (node in self.model.expands and self.group.is_new_axis(node)):
-                raise _Unplanned(node, "a thin array beside matrix products")
+                raise Unplanned(node, "a thin array beside matrix products")
 
     # -- epilogue ---------------------------------------------------------------------------
 
@@ -688,25 +541,25 @@ class _Planner:
         model = self.model
         stores = [a for a in model.accesses if a.kind == "store"]
         if len(stores) != 1 or stores[0].tile is None:
-            raise _Unplanned(stores[1].node if len(stores) > 1 else self.kernel, "a kernel with products that does not store exactly one tile")
+            raise Unplanned(stores[1].node if len(stores) > 1 else self.kernel, "a kernel with products that does not store exactly one tile")
         self.store = stores[0]
         if self.loop is not None and self._inside(self.store.node, self.loop.body):
-            raise _Unplanned(self.store.node, "a store inside the loop of the products")
+            raise Unplanned(self.store.node, "a store inside the loop of the products")
         if model.reductions:
-            raise _Unplanned(model.reductions[0].node, "a reduction beside matrix products")
+            raise Unplanned(model.reductions[0].node, "a reduction beside matrix products")
         if self.resolver.statement_of(self.store.node) not in self.statements:
-            raise _Unplanned(self.store.node, "a store inside a conditional beside products")
+            raise Unplanned(self.store.node, "a store inside a conditional beside products")
         self.loads = [a for a in model.accesses if a.kind == "load" and a not in self.staged and a.tile is not None]
         for a in self.loads:
             at = next((i for i, s in enumerate(self.statements) if self._inside(a.node, s)), -1)
             if at < epilogue:
-                raise _Unplanned(a.node, "a tile loaded before the products", "load it after the loop")
+                raise Unplanned(a.node, "a tile loaded before the products", "load it after the loop")
             if a.mask is not None:
-                raise _Unplanned(a.node, "a masked load beside matrix products")
+                raise Unplanned(a.node, "a masked load beside matrix products")
             if any(ix.kind == "run" for ix in a.view or ()):
-                raise _Unplanned(a.node, f"{a.ref.name} is loaded by index vectors beside matrix products", "use pl.ds")
+                raise Unplanned(a.node, f"{a.ref.name} is loaded by index vectors beside matrix products", "use pl.ds")
             if a.dims is None or len(a.dims) > 2:
-                raise _Unplanned(a.node, f"a load of {a.ref.name}, whose rank is not known")
+                raise Unplanned(a.node, f"a load of {a.ref.name}, whose rank is not known")
         starts = []
         ref = self.store.ref
         view = self.store.view or ()
@@ -714,10 +567,10 @@ class _Planner:
             if ix.kind == "scalar":
                 continue
             if ix.kind not in ("slice", "run", "full"):
-                raise _Unplanned(self.store.node, "a scattered store beside matrix products")
+                raise Unplanned(self.store.node, "a scattered store beside matrix products")
             starts.append((ix.start or "0", d))
         if len(starts) != 2:
-            raise _Unplanned(self.store.node, "a store that is not a tile of rank 2")
+            raise Unplanned(self.store.node, "a store that is not a tile of rank 2")
         self.store_window = ""
         if any(ix.kind == "run" for ix in view):
             pl = self._pallas()
@@ -735,7 +588,7 @@ class _Planner:
         iotas = [n for s in self.statements[epilogue:] for n in ast.walk(s)
                  if isinstance(n, ast.Call) and (self.resolver.qualified(n.func) or "").endswith(("arange", "iota")) and n not in indexes]
         if iotas:
-            raise _Unplanned(iotas[0], "index vectors in the epilogue of a matrix product")
+            raise Unplanned(iotas[0], "index vectors in the epilogue of a matrix product")
 
     def emit_inner(self, add, modules) -> None:
         """The rewrites inside the epilogue; the assembled functions contain their results."""
@@ -775,7 +628,7 @@ class _Planner:
             return None
         tile = access.tile.find()  # type: ignore[union-attr]
         if tile.parent is None or tile.conflict:
-            raise _Unplanned(access.node, f"{access.ref.name} is not broadcast against the product")
+            raise Unplanned(access.node, f"{access.ref.name} is not broadcast against the product")
         return tile.axis
 
 
@@ -786,196 +639,7 @@ def _target(access: Access) -> ast.AST:
     return access.node.args[0] if isinstance(access.node, ast.Call) else access.node
 
 
-def _names_in(text: str) -> set[str]:
-    if text in ("", ":"):
-        return set()
-    return {n.id for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Name)}
-
-
 def _defined(s: ast.stmt) -> set[str]:
     if isinstance(s, ast.FunctionDef):
         return {s.name}
     return {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
-# -- the launch -----------------------------------------------------------------------------
-
-
-def _launch(group, site: CallSite, call, plan: DotPlan, names) -> LaunchData:
-    """The launch of one site, in the caller's terms."""
-    refs = [r.name for r in group.model.refs]
-    inputs = group.inputs
-    outs = site.keywords.get("out_shape")
-    value = group.resolver.value(outs) if outs is not None else None
-    listed = isinstance(value, (ast.List, ast.Tuple))
-    if inputs is None or outs is None or inputs + 1 != len(refs) or listed and len(value.elts) != 1:  # type: ignore[union-attr]
-        raise _Unplanned(site.call, "a kernel with products that has not exactly one result")
-    if call.grid_rank == 0:
-        raise _Unplanned(site.call, "a matrix product without a grid")
-    if call.aliases:
-        raise _Unplanned(site.call, "a matrix product that aliases an operand")
-    translate = _Translator(group, site, refs, inputs)
-    views = list(call.views) if call.views is not None else [None] * len(refs)
-    blocks = tuple((tuple(translate(d, site.call) for d in o.block), translate.array(o.ref)) for o in plan.operands)
-    params = site.keywords.get("compiler_params")
-    num_stages = "3"  # Triton's default
-    if params is not None:
-        target = group.resolver.value(params)
-        if isinstance(target, ast.Call):
-            num_stages = next((ast.unparse(k.value) for k in target.keywords if k.arg == "num_stages"), num_stages)
-    extra = []
-    for k, new in (("interpret", "interpret"), ("debug", "debug"), ("name", "kernel_name")):
-        if k in site.keywords:
-            extra.append((new, ast.unparse(site.keywords[k])))
-    grid = tuple(ast.unparse(g) for g in site.grid or ())
-    texts = [*grid, *translate.arrays, *(d for b, _ in blocks for d in b), *map(ast.unparse, site.bound.values()), *(t for _, t in extra),
-             ast.unparse(outs), *(translate(t, site.call) for t in plan.tile), *(f"ref{v}" for v in views if v)]
-    if taken := {n for t in texts for n in _names_in(t)} & _LAUNCH_NAMES:
-        raise _Unplanned(site.call, f"the port needs the name {min(taken)}", "rename it")
-    return LaunchData(
-        name=names.pick(f"launch_{plan.name.lstrip('_')}", f"launch_{plan.name.lstrip('_')}_"),
-        parameters=tuple(translate.arrays),
-        refs=tuple(refs),
-        views=tuple(v or "" for v in views),
-        grid=grid,
-        axes=call.letters,
-        tile=(translate(plan.tile[0], site.call), translate(plan.tile[1], site.call)),
-        blocks=blocks,
-        bound=tuple((k, ast.unparse(v)) for k, v in site.bound.items()),
-        num_stages=num_stages,
-        out_type=ast.unparse(value.elts[0] if listed else outs),  # type: ignore[union-attr]
-        listed=listed,
-        plan=plan,
-        extra=tuple(extra),
-        checks=translate.checks(plan),
-    )
-
-
-def contracted_dimension(at: int, plan: DotPlan) -> int:
-    """Which dimension of an operand's tile its products contract."""
-    for p in plan.products:
-        if p.left == at:
-            return 0 if p.left_transposed else 1
-        if p.right == at:
-            return 1 if p.right_transposed else 0
-    raise AssertionError(at)
-
-
-class _Translator:
-    """Turns source text of the kernel into source text of the caller."""
-
-    def __init__(self, group, site: CallSite, refs: list[str], inputs: int) -> None:
-        self.group, self.site, self.refs, self.inputs = group, site, refs, inputs
-        args = site.invocation.args if site.invocation is not None else []
-        caller = site.caller
-        used = {n.id for n in ast.walk(caller) if isinstance(n, ast.Name)} if caller is not None else set()
-        self.arrays: list[str] = []
-        for i, ref in enumerate(refs[:inputs]):
-            if i < len(args) and isinstance(args[i], ast.Name) and args[i].id not in self.arrays:
-                self.arrays.append(args[i].id)  # the same array under its own name
-            else:
-                name = ref.removesuffix("_ref")
-                while name in used or name in self.arrays:
-                    name += "_array"
-                self.arrays.append(name)
-
-    def array(self, ref: str) -> str:
-        return self.arrays[self.refs.index(ref)]
-
-    def checks(self, plan: DotPlan) -> tuple[tuple[str, str], ...]:
-        """Extents that must be those of the arrays: bounds of masks, and contractions in chunks."""
-        pairs = []
-        for ref, dim, bound in plan.bounds:
-            pairs.append((self(bound, self.site.call), self.array_extent(ref, dim)))
-        if not plan.step:
-            for at, operand in enumerate(plan.operands):
-                dim = contracted_dimension(at, plan)
-                kept = [d for d, i in enumerate(operand.index) if i == ":" or "ds(" in i]
-                pairs.append((self(operand.block[dim], self.site.call), self.array_extent(operand.ref, kept[dim])))
-        return tuple(p for p in dict.fromkeys(pairs) if p[0] != p[1])
-
-    def array_extent(self, ref: str, dim: int) -> str:
-        """The extent of a ref's dimension in the whole array."""
-        at = self.refs.index(ref)
-        specs = [*(self.site.in_specs or ()), *(self.site.out_specs or ())]
-        if at < len(specs) and specs[at].block_shape is not None:
-            kept = [d for d, b in enumerate(specs[at].block_shape) if b is not None]
-            dim = kept[dim]
-        array = self.arrays[at] if at < self.inputs else "out_type"
-        return f"{array}.shape[{dim}]"
-
-    def __call__(self, text: str, node: ast.AST) -> str:
-        tree = ast.parse(text, mode="eval")
-        result = _ToCaller(self).visit(tree.body)
-        return ast.unparse(result)
-
-
-class _ToCaller(ast.NodeTransformer):
-    def __init__(self, translator: _Translator) -> None:
-        self.t = translator
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        """``a_ref.shape[1]``: the block's extent, or the array's."""
-        base = node.value
-        if isinstance(base, ast.Attribute) and base.attr == "shape" and isinstance(base.value, ast.Name) and base.value.id in self.t.refs:
-            at = self.t.refs.index(base.value.id)
-            site = self.t.site
-            specs = [*(site.in_specs or ()), *(site.out_specs or ())]
-            if at < len(specs) and specs[at].block_shape is not None and isinstance(node.slice, ast.Constant):
-                kept = [b for b in specs[at].block_shape if b is not None]
-                return kept[node.slice.value]
-            if at < self.t.inputs:
-                return ast.parse(f"{self.t.arrays[at]}.shape[{ast.unparse(node.slice)}]", mode="eval").body
-            return ast.parse(f"out_type.shape[{ast.unparse(node.slice)}]", mode="eval").body
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        group, site = self.t.group, self.t.site
-        if node.id in site.bound:
-            return site.bound[node.id]
-        scope = group.resolver.scopes[group.model.kernel]
-        bindings = scope.bindings.get(node.id)
-        if bindings is not None:
-            if any(b.kind == "parameter" for b in bindings):
-                default = _default_of(group.model.kernel, node.id)
-                if default is not None:
-                    return default
-                raise _Unplanned(site.call, f"{node.id} of the kernel is not known beside the call")
-            shape = _Planner._shape_of(_Shapes(group.model.kernel), node.id)
-            if shape != node.id:
-                return self.visit(ast.parse(shape, mode="eval").body)
-            raise _Unplanned(site.call, f"{node.id} of the kernel is not known beside the call")
-        found = group.resolver.scope_of(group.model.kernel).find(node.id)
-        here = group.resolver.scope_of(site.call).find(node.id)
-        if found is not None and (here is None or here[0] is not found[0]):
-            raise _Unplanned(site.call, f"{node.id} of the kernel's scope is not visible beside the call")
-        return node
-
-
-@dataclasses.dataclass
-class _Shapes:
-    kernel: ast.FunctionDef
-
-
-def _default_of(kernel: ast.FunctionDef, name: str) -> ast.expr | None:
-    args = kernel.args
-    for a, d in zip(args.kwonlyargs, args.kw_defaults):
-        if a.arg == name:
-            return d
-    return None
-
-
-def _unused_partial(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
-    """``kernel = functools.partial(...)`` that only this call read."""
-    expr = site.kernel_expr
-    if not isinstance(expr, ast.Name):
-        return []
-    binding = resolver.binding(expr)
-    if binding is None or binding.kind != "value" or not isinstance(binding.node, ast.Call):
-        return []
-    scope = resolver.scope_of(expr)
-    uses = [n for n in resolver.parents if isinstance(n, ast.Name) and n.id == expr.id
-            and isinstance(n.ctx, ast.Load) and resolver.scope_of(n) is scope]
-    statement = resolver.statement_of(binding.node)
-    simple = isinstance(statement, ast.Assign) and alone(statement, resolver)
-    return [statement] if len(uses) == 1 and simple else []

@@ -43,7 +43,7 @@ def _imports() -> dict[str, str]:
             if isinstance(node, ast.Import):
                 for a in node.names:
                     found[a.asname or a.name] = a.name
-            elif isinstance(node, ast.ImportFrom):
+            elif isinstance(node, ast.ImportFrom) and not node.level:
                 for a in node.names:
                     found[a.asname or a.name] = f"{node.module}.{a.name}"
     return found

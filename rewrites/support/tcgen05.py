@@ -7,6 +7,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from .ring import _swizzle
+
 
 class _Tcgen05Tile:
   """An output tile of `rows` x `cols` with `accumulators` float32 accumulators in TMEM.

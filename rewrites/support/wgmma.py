@@ -2,10 +2,11 @@
 
 import math
 
-import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from .ring import _swizzle
 
 
 class _WgmmaTile:
