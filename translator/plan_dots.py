@@ -124,7 +124,7 @@ class _Planner:
                 raise Unplanned(node, "a transposed register array")
         self._check_epilogue(epilogue)
         load_statements = self._slice(loop_at, self._address_names(operands, body_statements))
-        compute_statements = self._slice(loop_at, self._epilogue_names(epilogue) | self._bound_names())
+        compute_statements = self._slice(loop_at, self._epilogue_names(epilogue) - set(self.accumulators) | self._bound_names())
         lower, upper = ("0", "")
         if self.loop is not None:
             lower, upper = ast.unparse(self.loop.lower), ast.unparse(self.loop.upper)
