@@ -45,14 +45,18 @@ def ref_dims(
         for i, rank in recorded_ranks(found.get(id(site), ())).items():
             ranks[i] = rank
     dims = {
-        i: tuple(f"{names[i]}.shape[{d}]" for d in range(rank)) for i, rank in ranks.items() if i < len(names)
+        i: tuple(f"{names[i]}.shape[{d}]" for d in range(rank))
+        for i, rank in ranks.items() if i < len(names) and rank != _SEVERAL
     }
     return dims, inputs
 
 
+_SEVERAL = -1  # the calls of a kernel disagree on the rank
+
+
 def _put(ranks: dict[int, int], position: int, rank: int | None) -> None:
     if rank is not None:
-        ranks[position] = rank
+        ranks[position] = rank if ranks.get(position, rank) == rank else _SEVERAL
 
 
 def _input_count(sites: list[CallSite], model) -> int | None:
@@ -115,8 +119,13 @@ def _shape_rank(node: ast.expr, resolver: Resolver) -> int | None:
 def _unpacked_rank(name: str, use: ast.AST, resolver: Resolver) -> int | None:
     """The length of a pattern that ``name.shape`` is unpacked into in the same scope."""
     scope = resolver.scope_of(use)
+    bound = [b.place or b.node for b in (scope.find(name) or (scope, []))[1] if b.kind != "parameter"]
+    changes = [resolver.statement_of(b).lineno for b in bound]  # type: ignore[arg-type]
     for node in resolver.parents:
         if not isinstance(node, ast.Assign) or resolver.scope_of(node) is not scope:
+            continue
+        first, last = sorted((node.lineno, resolver.statement_of(use).lineno))
+        if any(first < line <= last for line in changes):
             continue
         pairs = [(t, node.value) for t in node.targets]
         for target, value in list(pairs):

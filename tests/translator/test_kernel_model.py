@@ -252,7 +252,7 @@ def test_helper_that_reduces_different_ranks():
     assert codes(model) == ["B112"]
 
 
-@pytest.mark.xfail(strict=True, reason="zeros((n, 1)) is not known as thin: the loop keeps an array of extent 1")
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="zeros((n, 1)) is not known as thin: the loop keeps an array of extent 1")
 def test_thin_carry():
     model = model_of(f"{TILE}def body(t, c):\n    return c + jnp.sum(x, axis=1, keepdims=True)\nc = lax.fori_loop(0, 3, body, jnp.zeros((m, 1)))\no_ref[pl.ds(0, m), pl.ds(0, w)] = x + c")
     assert unparsed(model.expands) == ["c"] or model.findings
@@ -313,7 +313,7 @@ def test_conditional_ref_is_not_followed_as_either():
     assert not loads(model)
 
 
-@pytest.mark.xfail(strict=True, reason="a ref that is either of two is left without a diagnosis")
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a ref that is either of two is left without a diagnosis")
 def test_conditional_ref_is_diagnosed():
     model = model_of("r = x_ref if flag else y_ref\no_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", params="x_ref, y_ref, o_ref, *, w, flag")
     assert model.findings
