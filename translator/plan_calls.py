@@ -232,6 +232,8 @@ def _copied_names(site: CallSite, specs: list[Spec]) -> list[ast.Name]:
     roots: list[ast.AST] = [b for s in specs for b in s.block_shape or () if b is not None]
     roots += [site.kernel_expr] if site.kernel_expr is not None else []
     found = [n for root in roots for n in ast.walk(root) if isinstance(n, ast.Name)]
+    inner = {a.arg for root in roots for a in ast.walk(root) if isinstance(a, ast.arg)}  # of lambdas
+    found = [n for n in found if n.id not in inner]
     for spec in specs:
         if isinstance(spec.index_map, (ast.Lambda, ast.FunctionDef)):
             params = {a.arg for a in ast.walk(spec.index_map) if isinstance(a, ast.arg)}
@@ -273,9 +275,11 @@ def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
         scope = resolver.scope_of(name).find(name.id)
         uses = [
             n for n in resolver.parents
-            if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Load)
+            if isinstance(n, ast.Name) and n.id == name.id and not isinstance(n.ctx, ast.Store)
             and (f := resolver.scope_of(n).find(name.id)) is not None and f[0] is scope[0]  # type: ignore[index]
         ]
+        if scope[0] is resolver.module and not name.id.startswith("_"):  # type: ignore[index]
+            continue  # another module may import it
         if len(scope[1]) == 1 and all(n in inside for n in uses) and alone(statement, resolver):  # type: ignore[index]
             found.append(statement)
             inside |= set(ast.walk(statement))
