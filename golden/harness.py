@@ -26,7 +26,7 @@ and may declare:
 ``peers(*args) -> dict[name, function]``
     Other implementations to time on the same arguments, such as a library call.
 ``ENTRIES: dict[label, name]``
-    The function to call per label of ``SHAPES``; ``run`` where absent.
+    The function to call per label of ``SHAPES``, ``"example:NAME"`` for one of the case; ``run`` where absent.
 ``SOURCE_MODULE: str``
     An installed module to port instead of ``source.py``. Then there is no expected text, and the port is made
     on the fly, or read from ``golden/ports/`` where libcst is not installed.

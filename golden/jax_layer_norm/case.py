@@ -7,29 +7,35 @@ from jax import lax
 SOURCE_MODULE = "jax.experimental.pallas.ops.gpu.layer_norm"
 EPS = 1e-5
 
-_ROWS = {
+_FEW = {
     "2x3x256 f32": dict(shape=(2, 3, 256), dtype="float32"),
     "1x5x1001 bf16": dict(shape=(1, 5, 1001), dtype="bfloat16"),
     "2x2x100 f16": dict(shape=(2, 2, 100), dtype="float16"),
-    "1x2x9000 bf16": dict(shape=(1, 2, 9000), dtype="bfloat16"),
 }
+_LONG = {"1x2x9000 bf16": dict(shape=(1, 2, 9000), dtype="bfloat16")}
 _LARGE = {
     "8x2048x4096 bf16": dict(shape=(8, 2048, 4096), dtype="bfloat16"),
     "8x2048x4096 f32": dict(shape=(8, 2048, 4096), dtype="float32"),
     "8x2048x1001 bf16": dict(shape=(8, 2048, 1001), dtype="bfloat16"),
     "8x2048x1001 f32": dict(shape=(8, 2048, 1001), dtype="float32"),
 }
-_ENTRIES = ("layer_norm", "layer_norm_forward", "layer_norm_backward")
 
 
-def _labels(shapes):
-    return {f"{entry} {label}": dict(entry=entry, **shape) for entry in _ENTRIES for label, shape in shapes.items()}
+def _labels(entry, shapes):
+    name = entry.removeprefix("example:")
+    return {f"{name} {label}": dict(entry=entry, **shape) for label, shape in shapes.items()}
 
 
-SHAPES = _labels(_ROWS | _LARGE)
+_SMALL = (
+    _labels("layer_norm", _FEW)
+    | _labels("layer_norm_forward", _FEW)
+    | _labels("layer_norm_backward", _FEW | _LONG)
+    | _labels("example:gradients", {"2x3x256 f32": _FEW["2x3x256 f32"]})
+)
+_TIMED = _labels("layer_norm", _LARGE) | _labels("layer_norm_forward", _LARGE) | _labels("layer_norm_backward", _LARGE)
+SHAPES = _SMALL | _TIMED
 ENTRIES = {label: shape["entry"] for label, shape in SHAPES.items()}
-SMALL = tuple(_labels(_ROWS))
-TIMED = tuple(_labels(_LARGE))
+SMALL, TIMED = tuple(_SMALL), tuple(_TIMED)
 
 
 def inputs(entry, shape, dtype):
@@ -38,9 +44,11 @@ def inputs(entry, shape, dtype):
     weight = 1 + 0.5 * jax.random.normal(weights, shape[-1:])
     bias = jax.random.normal(biases, shape[-1:])
     x, weight, bias = (array.astype(dtype) for array in (x, weight, bias))
+    dout = (0.5 + jax.random.normal(gradients, shape)).astype(dtype)
+    if entry == "example:gradients":
+        return x, weight, bias, dout
     if entry != "layer_norm_backward":
         return x, weight, bias
-    dout = (0.5 + jax.random.normal(gradients, shape)).astype(dtype)
     mean, rstd = (statistic.astype(dtype) for statistic in _statistics(x))
     num_warps, num_stages, backward, interpret = None, 3, "triton", False
     return num_warps, num_stages, EPS, backward, interpret, (x, weight, bias, mean, rstd), dout
@@ -66,7 +74,20 @@ def _backward(num_warps, num_stages, eps, backward, interpret, residuals, dout):
     return dx, jnp.sum(dout * x_hat, axis=rows), jnp.sum(dout, axis=rows)
 
 
+def gradients(module, x, weight, bias, dout):
+    """As a user gets them: through the module's ``custom_vjp``."""
+    out, vjp = jax.vjp(module.layer_norm, x, weight, bias)
+    return out, *vjp(dout)
+
+
+def _gradients(x, weight, bias, dout):
+    x, weight, bias, dout = (array.astype(jnp.float32) for array in (x, weight, bias, dout))
+    out, vjp = jax.vjp(lambda *args: _forward(*args)[0], x, weight, bias)
+    return out, *vjp(dout)
+
+
 reference = {
+    "example:gradients": _gradients,
     "layer_norm": lambda x, weight, bias: _forward(x, weight, bias)[0],
     "layer_norm_forward": _forward,
     "layer_norm_backward": _backward,

@@ -36,6 +36,12 @@ def pair():
 def dotted():
     return "Namespace.method", [np.ones(3)]
 
+def both(module, x, *, scale):
+    return module.run(x) + module.other(x, scale=scale)
+
+def own():
+    return "example:both", (np.ones(3),), {"scale": 7}
+
 def local():
     return (lambda x: x), (np.ones(3),)
 
@@ -62,7 +68,7 @@ def results(call):
 
 @pytest.mark.parametrize(
     "function, expected",
-    [("inputs", [5, 105]), ("pair", [8, 108]), ("dotted", [-1, -1])],
+    [("inputs", [5, 105]), ("pair", [8, 108]), ("dotted", [-1, -1]), ("own", [10, 210])],
 )
 def test_forms(subject, function, expected):
     call = make_call(subject(function))

@@ -6,10 +6,12 @@ An example is ``FILE:FUNCTION``. ``FUNCTION()`` returns one of
   with ``run``, ``example_inputs`` and, if there is one, ``reference(*args)``;
 * ``(callable, args)`` or ``(callable, args, kwargs)``: the callable is found by its qualified name in the kernel
   file and in its port;
-* ``(name, args)`` or ``(name, args, kwargs)`` with a dotted name, the same.
+* ``(name, args)`` or ``(name, args, kwargs)`` with a dotted name, the same;
+* ``("example:NAME", args)`` or ``("example:NAME", args, kwargs)``: FILE's own ``NAME(module, *args)`` is called with
+  the module of the kernel file and with that of its port, for what takes more than one call, such as gradients.
 
-FILE may be the kernel file itself. ``reference(*args)``, where FILE has one, is what the results are held against; a dict ``reference`` holds one
-function per name of the function to call.
+FILE may be the kernel file itself. ``reference(*args)``, where FILE has one, is what the results are held against;
+a dict ``reference`` holds one function per name of the function to call.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from ..diagnostics import InputError
 from . import modules
 
 
+_IN_EXAMPLE = "example:"
+
+
 class ExampleError(InputError):
     """The example cannot be used; the message says what is wrong with it."""
 
@@ -36,7 +41,7 @@ class ExampleError(InputError):
 class Subject:
     """What to verify, in JSON terms. ``kwargs`` are passed to the example function.
 
-    entry: qualified name of the function to call when the example returns a tuple of arguments.
+    entry: name of the function to call when the example returns a tuple of arguments, as in the protocol above.
     tolerance: largest relative norm error per dtype name; missing dtypes take the defaults of ``compare``.
     """
 
@@ -122,8 +127,8 @@ def make_call(subject: Subject) -> Call:
         original_module=original,
         port_module=port,
         example_module=holder,
-        original=over_arrays(_lookup(original, name)),
-        port=over_arrays(_lookup(port, name)),
+        original=over_arrays(_function(name, original, holder)),
+        port=over_arrays(_function(name, port, holder)),
         args=args,
         arrays=[leaves[place] for place in places],
         rebuild=lambda arrays: rebuild(arrays)[0],
@@ -143,6 +148,12 @@ def _name_and_arguments(value: Any, entry: str) -> tuple[str, tuple[Any, ...], d
             raise ExampleError(f"{head!r} has no name at module level; return the name instead")
         return name, tuple(rest[0]), dict(rest[1]) if len(rest) == 2 else {}
     return entry, value, {}
+
+
+def _function(name: str, module: types.ModuleType, holder: types.ModuleType) -> Callable[..., Any]:
+    if name.startswith(_IN_EXAMPLE):
+        return functools.partial(_lookup(holder, name.removeprefix(_IN_EXAMPLE)), module)
+    return _lookup(module, name)
 
 
 def _lookup(module: types.ModuleType, name: str) -> Callable[..., Any]:
