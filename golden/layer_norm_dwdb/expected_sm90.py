@@ -146,9 +146,11 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
   """One predicated load (`value` None) or store per `vec` elements of every register."""
   base, starts, tile, shape = _window(ref, index)
   varying = [d for d, t in enumerate(tile) if t is not None]
+  if not tile or tile[-1] is None:
+    vec = 1  # the last dimension of the array is one index: neighbours are a row apart
   masks = () if mask is None else (_spread(mask, shape, range(len(shape) - mask.ndim, len(shape))),)
   values = () if value is None else (value,)
-  hint = {None: "", "evict_last": ".L1::evict_last", "evict_first": ".L1::evict_first"}[eviction_policy]
+  hint = {"evict_last": ".L1::evict_last", "evict_first": ".L1::evict_first"}.get(eviction_policy, "")
   splat = plgpu.Layout.WG_SPLAT
   operands = [jnp.asarray(s, jnp.int32) for s in starts], [tile[d] for d in varying]
 

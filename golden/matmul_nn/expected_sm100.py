@@ -254,8 +254,6 @@ def matmul_kernel_loads(a_ref, b_ref, c_ref, ring, count, *, block_k):
 def matmul_kernel(a_ref, b_ref, c_ref, ring, count, tile, *, block_k):
     """One block of `c`. `a_ref` holds all of K for its rows, `b_ref` for its columns."""
 
-    acc = jnp.zeros(c_ref.shape, jnp.float32)
-
     def step(i, count):
         a, b = ring.wait(count)
         plgpu.tcgen05_mma(tile.accumulators[0], a.at[tile.rows, :], b, ring.freed(count), accumulate=i > 0)

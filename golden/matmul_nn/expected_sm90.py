@@ -225,8 +225,6 @@ def matmul_kernel_loads(a_ref, b_ref, c_ref, ring, count, *, block_k):
 def matmul_kernel(a_ref, b_ref, c_ref, ring, count, part, *, block_k):
     """One block of `c`. `a_ref` holds all of K for its rows, `b_ref` for its columns."""
 
-    acc = jnp.zeros(c_ref.shape, jnp.float32)
-
     def products(acc):
         def step(i, count):
             a, b = ring.wait(count)
