@@ -28,4 +28,7 @@ class GridAxes(Rule):
 
     def rewrite(self, action: actions.GridAxis, node: cst.Call) -> cst.BaseExpression:
         function = "axis_size" if action.size else "axis_index"
-        return expression(f'{self.modules.name("jax.lax")}.{function}("{action.axis}")')
+        axis = node.args[0].with_changes(
+            value=cst.SimpleString(f'"{action.axis}"'), keyword=None, equal=cst.MaybeSentinel.DEFAULT
+        )
+        return node.with_changes(func=expression(f'{self.modules.name("jax.lax")}.{function}'), args=[axis])

@@ -95,6 +95,7 @@ _ALL: tuple[Code, ...] = (
     Code("C207", "kernel also called directly", "Other code calls the kernel function and needs it as it is."),
     Code("C208", "grid axis outside the grid", "program_id asks for an axis that the grid does not have."),
     Code("C209", "ROCm branch", "On AMD GPUs the Triton backend is the only one: Mosaic GPU raises there."),
+    Code("C210", "name of support code taken", "The port would emit a support function of a name that the module already binds."),
     Code("N201", "order of additions changed", "A sum is taken in another order than in the source; the result may differ in the last bits."),
     Code("N202", "square root by rsqrt", "The port computes the square root by lax.rsqrt."),
     Code("N203", "callable not followed", "A function passed into the kernel was taken to be elementwise."),

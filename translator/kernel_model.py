@@ -691,6 +691,8 @@ class _Interpreter:
             return Unknown("arithmetic on a ref")
         if isinstance(op, ast.Pow):
             self.power(node, a, b, right)
+        if isinstance(op, (ast.FloorDiv, ast.Mod)) and any(isinstance(v, Array) and v.kind == "float" for v in (a, b)):
+            self.find("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {'floor' if isinstance(op, ast.FloorDiv) else 'rem'} of floats")
         result = self.elementwise(node, [(left, a), (right, b)])
         if not isinstance(result, Array):
             return result
@@ -1264,6 +1266,7 @@ class _Interpreter:
                     return value
                 if short in ("transpose", "swapaxes"):
                     return self.transpose(node, value)
+            self.find("B105", node, f"{short} of register arrays")
             return Unknown(short)
         result = self.elementwise(node, list(zip(node.args, args)))
         if isinstance(result, Array):

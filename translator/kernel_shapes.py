@@ -10,19 +10,15 @@ def shape_of(text: str, kernel: ast.FunctionDef) -> str:
     name = ast.parse(text, mode="eval").body
     if not isinstance(name, ast.Name):
         return text
-    for s in kernel.body:
-        if not isinstance(s, ast.Assign):
-            continue
-        for t in s.targets:
-            if isinstance(t, ast.Name) and t.id == name.id:
-                return ast.unparse(s.value)
-            if isinstance(t, ast.Tuple):
-                pairs = zip(t.elts, s.value.elts) if isinstance(s.value, ast.Tuple) else (
-                    (e, ast.Subscript(s.value, ast.Constant(i), ast.Load())) for i, e in enumerate(t.elts)
-                )
-                for e, v in pairs:
-                    if isinstance(e, ast.Name) and e.id == name.id:
-                        return ast.unparse(v)
+    pairs = [(t, s.value) for s in kernel.body if isinstance(s, ast.Assign) for t in s.targets]
+    for target, value in pairs:  # grows by the parts of patterns
+        if isinstance(target, ast.Name) and target.id == name.id:
+            return ast.unparse(value)
+        if isinstance(target, ast.Tuple):
+            values = value.elts if isinstance(value, ast.Tuple) else [
+                ast.Subscript(value, ast.Constant(i), ast.Load()) for i in range(len(target.elts))
+            ]
+            pairs += zip(target.elts, values)
     return text
 
 

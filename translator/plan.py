@@ -111,7 +111,7 @@ class Modules:
 class ModulePlan:
     """What to rewrite in a module.
 
-    support: names of the support functions that the emitted code calls.
+    support: names of the support functions to emit, with all that they call.
     modules: local names of library modules, and which of them must be imported.
     """
 
@@ -140,22 +140,40 @@ def plan_module(
         modules = Modules(resolver, names, retired)
         ported = [g for g in groups if g.portable]
         emissions = [g.emit(names, modules) for g in ported]
+        support = _support(emissions, ported, resolver, modules)
         if all(g.portable for g in ported):
             break
     result = [a for e in emissions for a in e.actions]
-    support = {name for e in emissions for name in e.support}
-    if support:
-        from ..rewrites.support import needed_modules
-
-        for module in needed_modules(tuple(support)):
-            modules.name(module)
     reports = {k: v for g in groups for k, v in g.reports().items()}
     return ModulePlan(
         actions=tuple(dict.fromkeys(result)),
         sites=tuple(reports[id(s)] for s in sites),
-        support=tuple(sorted(support)),
+        support=support,
         modules=modules,
     )
+
+
+def _support(
+    emissions: list[Emission], groups: list[_Group], resolver: Resolver, modules: Modules
+) -> tuple[str, ...]:
+    """The support functions to emit; groups whose support code the module's own names hide are blocked.
+
+    A module that was ported in part holds the support functions already.
+    """
+    if not any(e.support for e in emissions):
+        return ()
+    from ..rewrites.support import is_support_code, needed_functions, needed_modules
+
+    bound = resolver.names_bound_anywhere()
+    for group, emission in zip(groups, emissions):
+        for name in needed_functions(tuple(emission.support)):
+            mine = resolver.module.bindings.get(name, [])
+            if name in bound and not (len(mine) == 1 and is_support_code(mine[0].node)):
+                group.block("C210", group.sites[0].call, f"this module has its own {name}", "rename it")
+    wanted = needed_functions(tuple({name for e in emissions for name in e.support}))
+    for module in needed_modules(tuple(wanted)):
+        modules.name(module)
+    return tuple(n for n in wanted if n not in resolver.module.bindings)
 
 
 def _retired_imports(resolver: Resolver, groups: list[_Group]) -> frozenset[str]:
@@ -243,7 +261,7 @@ class _Group:
                 what = f"the kernel {site.kernel_name} cannot be traced to a function of this file"
                 self.add(site, "C201", site.call, what, "pass the function itself, a functools.partial of it, or a local factory")
             return
-        if any(kernel is s.kernel for s in self.sites) and self._other_uses(kernel):
+        if not any(s.decorates for s in self.sites) and self._other_uses(kernel):
             self.block("C207", kernel, f"{getattr(kernel, 'name', 'the kernel')} is also called outside of pallas_call")
         dims, inputs = ref_dims(self.sites, self.resolver, self.found)
         self.model = build_model(self.sites[0], self.resolver, dims)
@@ -388,6 +406,8 @@ class _Group:
             if reduction.keepdims:
                 add(act.DropKeepdims(self.span(reduction.node)))
             if reduction.axis is None and reduction.rank == 2:
+                if reduction.operation in ("sum", "mean"):
+                    self.block("N201", reduction.node, "the sum over the tile is taken in two steps: another order of additions")
                 add(act.ReduceInTwoSteps(self.span(reduction.node), reduction.operation))
         for hoist in hoists:
             for action in hoist.actions(self.span):

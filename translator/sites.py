@@ -254,14 +254,18 @@ def _is_mutated(node: ast.expr, resolver: Resolver) -> bool:
         return False
     scope = resolver.scope_of(node)
     for other in resolver.parents:
-        if isinstance(other, ast.Name) and other.id == node.id and other is not node:
-            parent = resolver.parents[other]
-            if isinstance(parent, ast.Attribute) and resolver.scope_of(other) is scope:
-                return True
-            if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, (ast.Store, ast.Del)):
-                return True
-            if isinstance(parent, ast.AugAssign):
-                return True
+        if not (isinstance(other, ast.Name) and other.id == node.id and other is not node):
+            continue
+        parent = resolver.parents[other]
+        if resolver.scope_of(other) is not scope:
+            continue
+        if isinstance(parent, ast.Attribute):
+            return True  # append, extend, insert and the like
+        stored = isinstance(parent, ast.Subscript) and parent.value is other
+        if stored and isinstance(parent.ctx, (ast.Store, ast.Del)):  # type: ignore[union-attr]
+            return True
+        if isinstance(parent, ast.AugAssign) and parent.target is other:
+            return True
     return False
 
 
@@ -336,7 +340,7 @@ def _in_rocm_branch(node: ast.AST, resolver: Resolver) -> bool:
 def _read_backend(keywords: dict[str, ast.expr], resolver: Resolver) -> str:
     named = keywords.get("backend")
     if isinstance(named, ast.Constant) and isinstance(named.value, str):
-        return {"triton": "triton", "mosaic_gpu": "mosaic", "mosaic_tpu": "tpu"}.get(
+        return {"triton": "triton", "mosaic_gpu": "mosaic", "mosaic_tpu": "tpu", "rocm": "rocm"}.get(
             named.value, "implicit"
         )
     params = keywords.get("compiler_params")

@@ -67,6 +67,12 @@ def needed_functions(wanted: tuple[str, ...]) -> list[str]:
     return [n for n in functions if n in needed]
 
 
+def is_support_code(node: ast.AST | None) -> bool:
+    """True for a function or class that an earlier port put into a module."""
+    known = _functions().get(getattr(node, "name", ""))
+    return known is not None and ast.dump(node) == ast.dump(ast.parse(known[0]).body[0])  # type: ignore[arg-type]
+
+
 def needed_modules(wanted: tuple[str, ...]) -> list[str]:
     """Modules that the emitted functions use."""
     imports = _imports()
@@ -75,15 +81,13 @@ def needed_modules(wanted: tuple[str, ...]) -> list[str]:
 
 
 def emit_support(wanted: tuple[str, ...], modules) -> str:
-    """The text of the support functions, with the target module's local names."""
+    """The text of the support functions ``wanted``, with the target module's local names."""
     functions, imports = _functions(), _imports()
     needed = needed_modules(wanted)
     renames = {local: modules.name(module) for local, module in imports.items() if module in needed}
     parts = [_HEADING]
-    for i, name in enumerate(needed_functions(wanted)):
+    for i, name in enumerate(wanted):
         text = functions[name][0]
-        for local, new in renames.items():
-            if local != new:
-                text = re.sub(rf"(?<![\w.]){local}(?=\.)", new, text)
+        text = re.sub(rf"(?<![\w.])({'|'.join(renames)})(?=\.)", lambda m: renames[m[1]], text)
         parts.append(("" if i == 0 else "\n") + text + "\n")
     return "\n".join(parts).rstrip("\n")
