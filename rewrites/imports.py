@@ -23,7 +23,8 @@ def update(before: str, after: str, needed: dict[str, str], newline: str) -> str
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             last_import = node.end_lineno or node.lineno
             gone = [a for a in node.names if _local(a) in unused]
-            if not gone:
+            alone = all(s is node or s.lineno > last_import or (s.end_lineno or 0) < node.lineno for s in tree.body)
+            if not gone or not alone:
                 continue
             kept = [a for a in node.names if a not in gone]
             new = []
