@@ -23,7 +23,8 @@ from . import actions as act
 from .actions import Action, Span, span_of
 from .diagnostics import CODES, Diagnostic
 from .facts import Facts, SiteFacts
-from .kernel_model import KernelModel, build_model
+from .kernel_model import build_model
+from .model.events import KernelModel
 from .names import MOSAIC, PALLAS, TRITON, FunctionNode, Resolver
 from .plan_calls import CallPlan, plan_call
 from .plan_layouts import plan_layouts

@@ -13,7 +13,7 @@ import dataclasses
 
 from . import actions as act
 from .actions import span_of
-from .kernel_model import KernelModel
+from .model.events import KernelModel
 from .names import MOSAIC, PALLAS, Resolver
 from .sites import CallSite, Spec
 
@@ -198,6 +198,7 @@ def plan_call(
     names = _argument_names(site, model)
     letters = _letters(len(grid), {n.id for n in _copied_names(site, [])})
     views: list[str | None] | None = None
+    specs: list[Spec] | None = None
     if site.in_specs is not None or site.out_specs is not None:
         specs = _all_specs(site, model, inputs)
         if specs is None or len(specs) > len(names):
@@ -214,6 +215,15 @@ def plan_call(
             views = found if any(v is not None for v in found) else None
             if views is not None:
                 problems += _changed_names(site, copied, set(names), resolver)
+    if aliases:
+        operands = [n.removesuffix("_ref") for n in names[:inputs]]
+        args = [ast.unparse(a) for a in site.invocation.args] if site.invocation is not None else []
+        hidden = {o for i, o in enumerate(operands) if i >= len(args) or args[i] != o}
+        kept = [site.keywords[k] for k in ("out_shape", "grid", "name", "interpret", "debug") if k in site.keywords]
+        copied = [*_copied_names(site, specs or []), *(n for k in kept for n in ast.walk(k) if isinstance(n, ast.Name))]
+        problems += _changed_names(site, copied, hidden, resolver)
+    if views is not None or aliases or model.dots:
+        problems += _crowded(site, resolver)
     elif model.kernel.args.vararg is not None and aliases:
         problems.append(("C203", site.call, "aliases of a kernel with *refs", ""))
     grid_text = ast.unparse(site.keywords["grid"]) if grid else ""
@@ -245,17 +255,45 @@ def _copied_names(site: CallSite, specs: list[Spec]) -> list[ast.Name]:
 def _changed_names(site: CallSite, copied: list[ast.Name], hidden: set[str], resolver: Resolver) -> list[Problem]:
     """Names that mean something else in the function beside the call than where they stand."""
     problems: list[Problem] = []
+    statement = resolver.statement_of(site.call)
+    within = set(ast.walk(statement)) if not isinstance(statement, ast.FunctionDef) else set()
     for name in copied:
-        here, there = resolver.scope_of(site.call).find(name.id), resolver.scope_of(name).find(name.id)
-        if (here and here[0]) is not (there and there[0]):
+        here, there = resolver.scope_of(statement).find(name.id), resolver.scope_of(name).find(name.id)
+        places = [b.place or b.node for b in there[1]] if there else []
+        if any(p in within for p in places) or there is not None and isinstance(there[0].node, ast.ClassDef):
+            problems.append(("C202", name, f"{name.id} is bound inside this expression", "call pallas_call in a statement of its own"))
+        elif (here and here[0]) is not (there and there[0]):
             problems.append(("C202", name, f"{name.id} means something else beside the call", "write the spec beside the call"))
         elif name.id in hidden:
             problems.append(("C202", name, f"{name.id} is a parameter of the kernel too", "rename one of them"))
         elif there is not None and len(there[1]) > 1 and there[0].node is not resolver.tree:
-            places = [resolver.statement_of(b.place or b.node) for b in there[1] if b.kind != "parameter"]  # type: ignore[arg-type]
-            if any(p.lineno > resolver.statement_of(name).lineno for p in places):
+            later = [resolver.statement_of(b.place or b.node) for b in there[1] if b.kind != "parameter"]  # type: ignore[arg-type]
+            if any(p.lineno > resolver.statement_of(name).lineno for p in later):
                 problems.append(("C202", name, f"{name.id} is assigned again after this", "use another name"))
+        elif site.invocation is None and any(p is not None and _in_loop(p, site.call, resolver) for p in places):
+            problems.append(("C202", name, f"{name.id} changes before the result of pallas_call is called", "call it at once: pallas_call(...)(x)"))
     return problems
+
+
+def _in_loop(place: ast.AST, call: ast.AST, resolver: Resolver) -> bool:
+    """Whether some loop around ``call`` binds the name at ``place``."""
+    node: ast.AST | None = call
+    while node is not None and not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+        if isinstance(node, (ast.For, ast.While)) and any(n is place for n in ast.walk(node)):
+            return True
+        node = resolver.parents.get(node)
+    return False
+
+
+def _crowded(site: CallSite, resolver: Resolver) -> list[Problem]:
+    """A call before whose statement no function can be put."""
+    statement = resolver.statement_of(site.call)
+    parent = resolver.parents[statement]
+    one_line = isinstance(parent, ast.stmt) and parent.lineno == statement.lineno
+    chained = isinstance(parent, ast.If) and isinstance(statement, ast.If) and statement.col_offset == parent.col_offset
+    if one_line or chained:
+        return [("C202", site.call, "no function can be put before this call", "call pallas_call in a statement of its own")]
+    return []
 
 
 def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:

@@ -23,7 +23,7 @@ import ast
 from . import actions as act
 from .actions import span_of
 from .dot_plan import DotPlan, Operand, Product, Unplanned
-from .kernel_model import Access, Dot, KernelModel, Loop
+from .model.events import Access, Dot, KernelModel, Loop
 from .kernel_shapes import names_in, shape_of
 from .names import MOSAIC, PALLAS, TRITON, Resolver
 from .plan_dot_launch import known_tiles, plan_launch, unused_partial

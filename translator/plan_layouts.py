@@ -23,7 +23,7 @@ from typing import Callable
 
 from . import actions as act
 from .actions import Action, Span
-from .kernel_model import Access, KernelModel, Loop, Reduction
+from .model.events import Access, KernelModel, Loop, Reduction
 from .names import Resolver
 from .plan_calls import alone
 from .values import UNKNOWN_FACTOR, Array, Tile
@@ -84,6 +84,8 @@ def plan_layouts(
     before = _first_statement(tiled, model, resolver)
     if before is None:
         return layouts, [("B109", tiled[0].node, "a load or store in a helper function", "move it into the kernel")]
+    if before.lineno == kernel.body[0].lineno == kernel.lineno:
+        return layouts, [("B101", kernel, "a kernel written on one line", "put its body on lines of its own")]
     layouts.before = before
     known = _Known(model, resolver, before)
 

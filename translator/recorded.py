@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 
 from .facts import Facts, OperandFact, SiteFacts
-from .kernel_model import KernelModel
+from .model.events import KernelModel
 from .sites import CallSite
 
 _HALF = ("float16", "bfloat16")

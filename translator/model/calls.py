@@ -1,0 +1,510 @@
+"""Calls: Pallas operations, library functions, methods, functions of the file."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+from ..names import PALLAS, TRITON, FunctionNode
+from ..values import (
+    UNKNOWN_FACTOR,
+    Array,
+    FunctionValue,
+    RefValue,
+    Scalar,
+    ShapeOf,
+    SliceValue,
+    TupleValue,
+    Unknown,
+    Value,
+    ViewValue,
+)
+from .events import (
+    Dot,
+    GridQuery,
+    Reduction,
+    SquareRoot,
+)
+from .text import tuple_text, wrap
+
+_FLOAT_REDUCTIONS = {"sum", "max", "min", "mean", "prod", "amax", "amin", "any", "all"}
+_CREATION = {"zeros", "ones", "full", "empty"}
+_LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}
+_DOTS = {
+    "jax.numpy.dot",
+    "jax.numpy.matmul",
+    f"{TRITON}.dot",
+    "jax.lax.dot",
+    "jax.lax.dot_general",
+    "jax.numpy.einsum",
+}
+_STATIC_CALLS = {
+    f"{PALLAS}.cdiv",
+    f"{PALLAS}.next_power_of_2",
+    "math.prod",
+    "math.ceil",
+    "math.floor",
+    "math.log2",
+}
+_STATIC_BUILTINS = {"min", "max", "len", "int", "abs", "divmod", "bool", "float", "round"}
+
+
+class Calls:
+    """Calls: Pallas operations, library functions, methods, functions of the file. Part of ``Interpreter``."""
+
+    def call_name(self, node: ast.AST) -> str | None:
+        return self.resolver.qualified(node.func) if isinstance(node, ast.Call) else None
+
+    def call(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        name = None if self.is_local(node.func, env) else self.resolver.qualified(node.func)
+        if name is not None:
+            return self.library_call(node, name, env)
+        if isinstance(node.func, ast.Name) and node.func.id not in env:
+            if self.resolver.scope_of(node).find(node.func.id) is None:
+                return self.builtin(node, node.func.id, env)
+        if isinstance(node.func, ast.Attribute):
+            base = self.eval(node.func.value, env)
+            if isinstance(base, (Array, Scalar, RefValue)):
+                return self.method(node, base, node.func, env)
+        function = self.eval(node.func, env)
+        args = [self.eval(a, env) for a in node.args]
+        keywords = {k.arg: self.eval(k.value, env) for k in node.keywords if k.arg}
+        if isinstance(function, FunctionValue):
+            return self.call_function(function, args, keywords, node, node.args)
+        if isinstance(function, Scalar) and function.static:
+            # A callable passed into the kernel (an activation): assumed elementwise, said so.
+            self.find("N203", node, f"{ast.unparse(node.func)} is passed into the kernel and was not followed",
+                      "check that it uses only what Mosaic GPU lowers")
+            return self.elementwise(node, list(zip(node.args, args)))
+        return Unknown(ast.unparse(node.func))
+
+    def call_function(
+        self, function: FunctionValue, args: list[Value], keywords: dict[str, Value],
+        node: ast.AST, arg_nodes: list[ast.expr] | None = None,
+    ) -> Value:
+        target: FunctionNode = function.node  # type: ignore[assignment]
+        self.model.functions.add(target)
+        if self.depth > 12:
+            self.find("B102", node, "recursion in a kernel")
+            return Unknown("recursion")
+        env = dict(function.env)
+        params = [*target.args.posonlyargs, *target.args.args]
+        defaults = target.args.defaults
+        for p, d in zip(params[len(params) - len(defaults):], defaults):
+            env[p.arg] = self.eval(d, function.env)
+        for p, d in zip(target.args.kwonlyargs, target.args.kw_defaults):
+            if d is not None:
+                env[p.arg] = self.eval(d, function.env)
+        for p, v in zip(params, args):
+            env[p.arg] = v
+        if target.args.vararg is not None:
+            env[target.args.vararg.arg] = TupleValue(tuple(args[len(params):]))
+        elif len(args) > len(params):
+            return Unknown("arguments")
+        env.update(function.bound)
+        env.update(keywords)
+        self.depth += 1
+        try:
+            if isinstance(target, ast.Lambda):
+                return self.eval(target.body, env)
+            returns: list[Value] = []
+            self.block(target.body, env, returns)
+        finally:
+            self.depth -= 1
+        if not returns:
+            return TupleValue(())
+        result = returns[0]
+        for other in returns[1:]:
+            result = self.join(result, other)
+        return result
+
+    def builtin(self, node: ast.Call, name: str, env: dict[str, Value]) -> Value:
+        values = [self.eval(a, env) for a in node.args]
+        for k in node.keywords:
+            self.eval(k.value, env)
+        if name in _STATIC_BUILTINS:
+            if name in ("min", "max", "abs") and any(isinstance(v, Array) for v in values):
+                return self.elementwise(node, list(zip(node.args, values)))
+            return self.static_call(node, values)
+        if name == "slice":
+            return self.slice_value(values)
+        if name in ("zip", "enumerate", "range", "print", "isinstance", "getattr", "tuple", "list"):
+            if name in ("tuple", "list") and values and isinstance(values[0], TupleValue):
+                return values[0]
+            return Unknown(name)
+        self.find("B110", node, f"a call of {name}, which is not known")
+        return Unknown(name)
+
+    def static_call(self, node: ast.Call, values: list[Value]) -> Value:
+        if all(isinstance(v, Scalar) for v in values):
+            static = all(v.static for v in values)  # type: ignore[union-attr]
+            text = ""
+            if all(v.text for v in values) and not node.keywords:  # type: ignore[union-attr]
+                text = f"{ast.unparse(node.func)}({', '.join(v.text for v in values)})"  # type: ignore[union-attr]
+            return Scalar(static, (text,) if static and text else (UNKNOWN_FACTOR,), text if static else "")
+        return Scalar(True)
+
+    def slice_value(self, values: list[Value]) -> Value:
+        if len(values) == 1 and isinstance(values[0], Scalar) and values[0].text == "None":
+            return SliceValue(Scalar(True, (), "0"), "", full=True)
+        if len(values) == 2 and all(isinstance(v, Scalar) for v in values):
+            start, stop = values
+            size = stop.text if start.terms == () else f"{wrap(stop.text)} - {wrap(start.text)}"  # type: ignore[union-attr]
+            return SliceValue(start, size)  # type: ignore[arg-type]
+        return Unknown("slice")
+
+    def library_call(self, node: ast.Call, name: str, env: dict[str, Value]) -> Value:
+        short = name.rpartition(".")[2]
+        if name in (f"{PALLAS}.program_id", f"{PALLAS}.num_programs"):
+            return self.grid_query(node, short == "num_programs", env)
+        if name == f"{TRITON}.load":
+            return self.load_call(node, env)
+        if name == f"{TRITON}.store":
+            return self.store_call(node, env)
+        if name == f"{PALLAS}.ds":
+            return self.ds(node, env)
+        if name in (f"{PALLAS}.multiple_of", f"{TRITON}.max_contiguous"):
+            return self.eval(node.args[0], env)
+        if name in _DOTS:
+            return self.dot(node, node.args[0] if node.args else node, node.args[1] if len(node.args) > 1 else node, name, env)
+        if name == "jax.lax.fori_loop":
+            return self.fori_loop(node, env)
+        if name == "jax.lax.while_loop":
+            return self.while_loop(node, env)
+        if name == "jax.lax.cond":
+            return self.cond(node, env)
+        if name.startswith("functools.partial"):
+            inner = self.eval(node.args[0], env)
+            bound = {k.arg: self.eval(k.value, env) for k in node.keywords if k.arg}
+            if isinstance(inner, FunctionValue):
+                positional = [self.eval(a, env) for a in node.args[1:]]
+                params = [p.arg for p in inner.node.args.args]  # type: ignore[attr-defined]
+                bound |= dict(zip(params, positional))
+                return FunctionValue(inner.node, inner.env, inner.bound | bound)
+            return Unknown("partial")
+        if name in _STATIC_CALLS:
+            return self.static_call(node, [self.eval(a, env) for a in node.args])
+        if name == f"{PALLAS}.debug_print" or name == "jax.debug.print":
+            for a in node.args:
+                self.eval(a, env)
+            return TupleValue(())
+        if name.startswith((PALLAS, TRITON)) and short not in ("approx_tanh",):
+            for a in node.args:
+                self.eval(a, env)
+            self.find("B110", node, f"{short} has no rewrite yet")
+            return Unknown(short)
+        if not name.startswith(("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "numpy")):
+            self.find("B110", node, f"a call of {name}, whose source is not in this file",
+                      "record facts with --example, or move the helper into this file")
+            for a in node.args:
+                self.eval(a, env)
+            return Unknown(name)
+        return self.array_call(node, name, short, env)
+
+    def array_call(self, node: ast.Call, name: str, short: str, env: dict[str, Value]) -> Value:
+        keywords = {k.arg: k.value for k in node.keywords if k.arg}
+        if short == "arange":
+            return self.arange(node, env)
+        if short == "iota":
+            size = self.eval(node.args[1], env) if len(node.args) > 1 else Unknown()
+            dim = size.text if isinstance(size, Scalar) else ""
+            return Array((dim,), self.tile(1, tuple_text((dim,))), run=(), kind="int", start="0")
+        if short == "broadcasted_iota":
+            return self.broadcasted_iota(node, env)
+        if short in _CREATION:
+            dims = self.shape_argument(node.args[0] if node.args else keywords.get("shape"), env)
+            for a in node.args[1:]:
+                self.eval(a, env)
+            if dims == ():
+                return Scalar()
+            return Array(dims, self.tile(None if dims is None else len(dims), tuple_text(dims or ())))
+        if short in _LIKE:
+            value = self.eval(node.args[0], env)
+            if isinstance(value, Array):
+                return Array(value.dims, value.tile, thin_axis=value.thin_axis, axis_from_end=value.axis_from_end)
+            if isinstance(value, RefValue):
+                return Array(value.dims, self.tile(value.dims and len(value.dims), f"{value.name}.shape"))
+            return Scalar()
+        if short in _FLOAT_REDUCTIONS or short in ("argmax", "argmin", "var", "std", "logsumexp"):
+            if name.startswith(("jax.numpy", "jax.nn", "jax.scipy")) and node.args:
+                value = self.eval(node.args[0], env)
+                return self.reduction(node, short, node.args[0], value, node.args[1:], keywords, env)
+        if short in ("broadcast_to", "broadcast_in_dim"):
+            return self.broadcast(node, short, env)
+        if short == "expand_dims":
+            return self.expand_dims(node, env)
+        if short == "astype":
+            return self.eval(node.args[0], env)
+        args = [self.eval(a, env) for a in node.args]
+        for k in node.keywords:
+            self.eval(k.value, env)
+        if name in ("jax.lax.axis_index", "jax.lax.axis_size"):
+            return Scalar()
+        if short in ("float32", "float16", "bfloat16", "int32", "int64", "uint32", "bool_", "int8"):
+            return args[0] if args else Unknown(short)
+        if short == "finfo" or short == "iinfo" or short == "dtype":
+            return Scalar(True, (UNKNOWN_FACTOR,), ast.unparse(node))
+        if any(isinstance(a, Array) for a in args):
+            if short == "sqrt":
+                self.model.square_roots.append(SquareRoot(node, node, "plain"))
+            else:
+                self.model.calls.append((node, name))
+        elif short == "sqrt" and args and isinstance(args[0], Scalar) and not args[0].static:
+            self.model.square_roots.append(SquareRoot(node, node, "plain"))
+        elif args and any(isinstance(a, Scalar) and not a.static for a in args):
+            self.model.calls.append((node, name))
+        if short in ("transpose", "reshape", "concatenate", "stack", "split", "cumsum", "cumprod", "cummax",
+                     "take", "sort", "flip", "roll", "squeeze", "ravel", "swapaxes", "dynamic_slice"):
+            if not any(c[0] is node for c in self.model.calls):
+                self.model.calls.append((node, name))
+            value = args[0] if args else Unknown()
+            if isinstance(value, Array):
+                if short in ("cumsum", "cumprod", "cummax"):
+                    return value
+                if short in ("transpose", "swapaxes"):
+                    return self.transpose(node, value)
+            self.find("B105", node, f"{short} of register arrays")
+            return Unknown(short)
+        result = self.elementwise(node, list(zip(node.args, args)))
+        if isinstance(result, Array):
+            mask = None
+            if short == "logical_and":
+                masks = [a.mask for a in args if isinstance(a, Array)]
+                if len(masks) == 2 and None not in masks:
+                    mask = masks[0] + masks[1]  # type: ignore[operator]
+            kind = "bool" if short in ("logical_and", "logical_or", "logical_not", "isfinite", "isnan", "less") else result.kind
+            result = dataclasses.replace(result, mask=mask, kind=kind)
+        return result
+
+    def arange(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        values = [self.eval(a, env) for a in node.args]
+        if len(values) == 1 and isinstance(values[0], Scalar) and values[0].text:
+            dim = values[0].text
+            return Array((dim,), self.tile(1, tuple_text((dim,))), run=(), kind="int", start="0")
+        if len(values) == 2 and all(isinstance(v, Scalar) and v.static and v.text for v in values):
+            start, stop = values
+            dim = stop.text if start.terms == () else f"{wrap(stop.text)} - {wrap(start.text)}"  # type: ignore[union-attr]
+            self.find("B111", node, "arange with a start", "write start + jnp.arange(size)") if start.terms else None  # type: ignore[union-attr]
+            return Array((dim,), self.tile(1, tuple_text((dim,))), run=start.terms, kind="int")  # type: ignore[union-attr]
+        self.find("B111", node, f"{ast.unparse(node)}: its extent is not known", "use jnp.arange(size)")
+        return Unknown("arange")
+
+    def broadcasted_iota(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        args = {"dtype": None, "shape": None, "dimension": None} | dict(
+            zip(("dtype", "shape", "dimension"), node.args)
+        ) | {k.arg: k.value for k in node.keywords}
+        dims = self.shape_argument(args["shape"], env)
+        axis = self.eval(args["dimension"], env) if args["dimension"] is not None else Unknown()
+        if dims is None or not isinstance(axis, Scalar) or not axis.text.isdigit():
+            return Unknown("broadcasted_iota")
+        from_end = len(dims) - 1 - int(axis.text)
+        return Array(dims, self.tile(len(dims), tuple_text(dims)), run=(), kind="int", start="0", axis_from_end=from_end)
+
+    def shape_argument(self, node: ast.expr | None, env: dict[str, Value]) -> tuple[str, ...] | None:
+        if node is None:
+            return None
+        value = self.eval(node, env)
+        if isinstance(value, Scalar):
+            return (value.text,) if value.text else None
+        if isinstance(value, ShapeOf):
+            return value.dims if value.dims is not None else None
+        if isinstance(value, TupleValue):
+            dims = tuple(v.text if isinstance(v, Scalar) else "" for v in value.items)
+            return dims if all(dims) else None
+        return None
+
+    def reduction(
+        self, node: ast.Call, operation: str, operand: ast.expr, value: Value,
+        positional: list[ast.expr], keywords: dict[str, ast.expr], env: dict[str, Value],
+    ) -> Value:
+        axis_node = positional[0] if positional else keywords.get("axis")
+        keep = keywords.get("keepdims")
+        keepdims = isinstance(keep, ast.Constant) and keep.value is True
+        if not isinstance(value, Array):
+            return value
+        for k, v in keywords.items():
+            if k not in ("axis", "keepdims", "dtype") or k == "keepdims" and not isinstance(v, ast.Constant):
+                self.find("B112", node, f"a reduction with {k}={ast.unparse(v)}")
+        if len(positional) > 1:
+            self.find("B112", node, "a reduction with several positional arguments", "name them")
+        axis: int | None = None
+        if axis_node is not None and not (isinstance(axis_node, ast.Constant) and axis_node.value is None):
+            axis_value = self.eval(axis_node, env)
+            if not (isinstance(axis_value, Scalar) and axis_value.text.lstrip("-").isdigit()):
+                self.find("B112", node, f"a reduction over axis {ast.unparse(axis_node)}", "give one literal axis")
+                return Unknown("axis")
+            axis = int(axis_value.text)
+        rank = value.rank
+        if axis is not None and axis < 0:
+            if rank is None:
+                self.find("B112", node, "a reduction of an array whose rank is not known")
+                return Unknown("axis")
+            axis += rank
+        if value.thin_axis is not None:
+            if axis != value.thin_axis:
+                self.find("B112", node, "a reduction over a dimension of extent 1")
+                return Unknown("thin")
+            rank, axis = 1, 0
+        for other in self.model.reductions:
+            if other.node is node and (other.axis, other.rank) != (axis, rank):
+                self.find("B112", node, "a reduction of arrays of different shapes in a helper", "write one helper for each shape")
+        self.model.reductions.append(
+            Reduction(node, operation, axis, rank, keepdims, operand, value.tile)
+        )
+        if axis is None or rank == 1 and not keepdims:
+            return Scalar()
+        if rank is None or value.dims is None:
+            self.find("B112", node, "a reduction of an array whose rank is not known")
+            return Unknown("axis")
+        if rank == 1:
+            self.find("B112", node, "keepdims on an array of rank 1", "drop keepdims")
+            return Unknown("thin")
+        if rank != 2:
+            self.find("B112", node, f"a reduction of an array of rank {rank}")
+            return Unknown("rank")
+        kept = 1 - axis
+        tile = self.tile(1)
+        tile.vary(value.tile, kept)
+        if keepdims:
+            dims = tuple("1" if k == axis else d for k, d in enumerate(value.dims))
+            return Array(dims, tile, thin_axis=kept, kind=value.kind, axis_from_end=1 - kept)
+        return Array((value.dims[kept],), tile, kind=value.kind)
+
+    def broadcast(self, node: ast.Call, short: str, env: dict[str, Value]) -> Value:
+        value = self.eval(node.args[0], env)
+        dims = self.shape_argument(node.args[1] if len(node.args) > 1 else None, env)
+        if isinstance(value, Scalar):
+            return Array(dims, self.tile(dims and len(dims), tuple_text(dims or ()))) if dims else Unknown()
+        if not isinstance(value, Array) or dims is None:
+            return Unknown("broadcast")
+        tile = self.tile(len(dims), tuple_text(dims))
+        if value.thin_axis is not None:
+            self.expand(node.args[0], value, tile, len(dims))
+        elif value.rank == len(dims):
+            tile.unify(value.tile)
+        elif value.rank == 1 and len(dims) == 2:
+            axis = 1
+            if short == "broadcast_in_dim" and len(node.args) > 2:
+                kept = self.eval(node.args[2], env)
+                if isinstance(kept, TupleValue) and len(kept.items) == 1 and isinstance(kept.items[0], Scalar):
+                    axis = int(kept.items[0].text) if kept.items[0].text.isdigit() else 1
+            value.tile.vary(tile, axis)
+        return Array(dims, tile, kind=value.kind)
+
+    def expand_dims(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        value = self.eval(node.args[0], env)
+        self.find("B105", node, "jnp.expand_dims", "write x[:, None] or x[None, :]")
+        return value if isinstance(value, Array) else Unknown("expand_dims")
+
+    def method(self, node: ast.Call, base: Value, func: ast.Attribute, env: dict[str, Value]) -> Value:
+        keywords = {k.arg: k.value for k in node.keywords if k.arg}
+        for a in node.args:
+            if func.attr == "astype":
+                self.eval(a, env)
+        if func.attr == "astype":
+            if isinstance(base, Array):
+                text = ast.unparse(node.args[0]) if node.args else ""
+                kind = "float" if "float" in text else "int" if "int" in text else ""
+                return dataclasses.replace(base, kind=kind or base.kind, mask=None)
+            return base
+        if isinstance(base, RefValue):
+            self.find("B110", node, f"the ref method {func.attr}")
+            return Unknown(func.attr)
+        if func.attr in _FLOAT_REDUCTIONS or func.attr in ("argmax", "argmin", "var", "std"):
+            return self.reduction(node, func.attr, func.value, base, node.args, keywords, env)
+        args = [self.eval(a, env) for a in node.args]
+        if isinstance(base, Array):
+            self.model.calls.append((node, f"jax.numpy.{func.attr}"))
+            if func.attr in ("transpose",):
+                return self.transpose(node, base)
+            if func.attr in ("reshape", "ravel", "squeeze", "flatten"):
+                self.find("B105", node, f"{func.attr} of a register array")
+                return Unknown(func.attr)
+            return self.elementwise(node, [(func.value, base), *zip(node.args, args)])
+        if isinstance(base, Scalar):
+            text = ast.unparse(node) if base.text else ""
+            return Scalar(base.static, (text,) if base.static and text else (UNKNOWN_FACTOR,), text if base.static else "")
+        return Unknown(func.attr)
+
+    def grid_query(self, node: ast.Call, size: bool, env: dict[str, Value]) -> Value:
+        arg = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "axis"), None)
+        axis = self.eval(arg, env) if arg is not None else Unknown()
+        if not (isinstance(axis, Scalar) and axis.text.isdigit()):
+            self.find("B113", node, "a grid axis that is not a literal number")
+            return Scalar()
+        if not any(q.node is node for q in self.model.grid_queries):
+            self.model.grid_queries.append(GridQuery(node, int(axis.text), size))
+        return Scalar(expr=f"{'num_programs' if size else 'program_id'}({axis.text})")
+
+    def load_call(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        keywords = {k.arg: k.value for k in node.keywords if k.arg}
+        base = self.eval(node.args[0], env) if node.args else Unknown()
+        if len(node.args) > 1 or "idx" in keywords:
+            self.find("B114", node, "load(ref, index), the form before JAX 0.9", "write load(ref.at[index])")
+            return Unknown("old load")
+        mask = keywords.get("mask")
+        mask_value = self.eval(mask, env) if mask is not None else None
+        other = self.eval(keywords["other"], env) if "other" in keywords else None
+        for k in keywords:
+            if k not in ("mask", "other", "eviction_policy", "cache_modifier", "volatile"):
+                self.find("B110", node, f"load with {k}=")
+        if not isinstance(base, (RefValue, ViewValue)):
+            self.find("B104", node, f"a load from {ast.unparse(node.args[0]) if node.args else '?'}, which is not a kernel ref")
+            return Unknown("load")
+        if isinstance(mask, ast.Constant) and mask.value is None:
+            mask = mask_value = None
+        return self.load(node, base, (), mask, mask_value, other, "eviction_policy" in keywords, keywords.get("other"))
+
+    def store_call(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        keywords = {k.arg: k.value for k in node.keywords if k.arg}
+        base = self.eval(node.args[0], env) if node.args else Unknown()
+        value_node = node.args[1] if len(node.args) > 1 else keywords.get("val")
+        if len(node.args) > 2 or value_node is None:
+            self.find("B114", node, "store(ref, index, value), the form before JAX 0.9", "write store(ref.at[index], value)")
+            return TupleValue(())
+        value = self.eval(value_node, env)
+        mask = keywords.get("mask")
+        mask_value = self.eval(mask, env) if mask is not None else None
+        if isinstance(mask, ast.Constant) and mask.value is None:
+            mask = mask_value = None
+        if not isinstance(base, (RefValue, ViewValue)):
+            self.find("B104", node, f"a store to {ast.unparse(node.args[0])}, which is not a kernel ref")
+            return TupleValue(())
+        self.store(node, None, base, (), value, value_node, mask, mask_value)
+        return TupleValue(())
+
+    def ds(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        keywords = {k.arg: k.value for k in node.keywords if k.arg}
+        start = self.eval(node.args[0], env) if node.args else self.eval(keywords["start"], env)
+        size_node = node.args[1] if len(node.args) > 1 else keywords.get("size")
+        size = self.eval(size_node, env) if size_node is not None else Unknown()
+        stride_node = node.args[2] if len(node.args) > 2 else keywords.get("stride")
+        stride: int | None = 1
+        if stride_node is not None:
+            stride = stride_node.value if isinstance(stride_node, ast.Constant) else None
+        if not isinstance(start, Scalar):
+            self.find("B104", node, "pl.ds with a start that is not a number")
+            return Unknown("ds")
+        text = size.text if isinstance(size, Scalar) else ""
+        if not text:
+            self.find("B104", node, "pl.ds with a size that is not known")
+        return SliceValue(start, text, stride=stride)
+
+    def dot(self, node: ast.expr, left: ast.expr, right: ast.expr, name: str, env: dict[str, Value]) -> Value:
+        a, b = self.eval(left, env), self.eval(right, env)
+        if isinstance(node, ast.Call):
+            for arg in node.args[2:]:
+                self.eval(arg, env)
+        dims: tuple[str, ...] | None = None
+        if isinstance(a, Array) and isinstance(b, Array) and a.dims and b.dims:
+            if len(a.dims) == 2 and len(b.dims) == 2:
+                trans_a = trans_b = False
+                if isinstance(node, ast.Call):
+                    flags = {k.arg: k.value for k in node.keywords}
+                    trans_a = isinstance(flags.get("trans_a"), ast.Constant) and flags["trans_a"].value is True
+                    trans_b = isinstance(flags.get("trans_b"), ast.Constant) and flags["trans_b"].value is True
+                dims = (a.dims[1 if trans_a else 0], b.dims[0 if trans_b else 1])
+        result = Array(dims, self.tile(2, tuple_text(dims or ())), kind="float")
+        if not any(d.node is node for d in self.model.dots):
+            self.model.dots.append(Dot(node, left, right, a, b, result, name))
+        return result

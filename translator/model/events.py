@@ -1,0 +1,142 @@
+"""What the model records, each tied to the syntax node that causes it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+from ..names import FunctionNode
+from ..values import Array, Index, RefValue, Tile, Value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Access:
+    """One load or store of a ref.
+
+    node: the load call, the ``ref[...]`` subscript, or the store call.
+    statement: for ``ref[...] = value``, the assignment; else None.
+    view: the index of each dimension; None for the whole ref.
+    tile: the layout variable of the loaded or stored array; None for a scalar.
+    divisors: what the vector width must divide; None if neighbouring elements are not
+        consecutive in memory, so that no vector access is possible.
+    """
+
+    kind: str
+    node: ast.AST
+    statement: ast.stmt | None
+    ref: RefValue
+    view: tuple[Index, ...] | None
+    dims: tuple[str, ...] | None
+    tile: Tile | None
+    divisors: tuple[str, ...] | None
+    mask: ast.expr | None = None
+    value: ast.expr | None = None
+    eviction: bool = False
+    mask_value: Value | None = None
+    other: ast.expr | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GridQuery:
+    """``program_id(axis)``, or ``num_programs(axis)`` if ``size``."""
+
+    node: ast.Call
+    axis: int
+    size: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reduction:
+    """``axis`` None: over all axes. ``rank`` is that of the operand, None if unknown."""
+
+    node: ast.Call
+    operation: str
+    axis: int | None
+    rank: int | None
+    keepdims: bool
+    operand: ast.expr
+    tile: Tile
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Strip:
+    """``x[:, None]`` that the port leaves out: the array stays thin."""
+
+    node: ast.Subscript
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expand:
+    """A thin array that meets a full tile: the port expands it here along ``axis`` of ``rank``."""
+
+    node: ast.expr
+    axis: int
+    rank: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SquareRoot:
+    """``form``: ``reciprocal`` (1/sqrt), ``quotient`` (y/sqrt) or ``plain``; ``node`` is the
+    division or the call."""
+
+    node: ast.expr
+    call: ast.Call
+    form: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dot:
+    """A matrix product; operands as values and nodes."""
+
+    node: ast.expr
+    left: ast.expr
+    right: ast.expr
+    left_value: Value
+    right_value: Value
+    result: Array
+    function: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+    """A ``fori_loop``: ``body`` with ``carry`` (parameter names of the carry's components)."""
+
+    node: ast.Call
+    body: FunctionNode
+    lower: ast.expr
+    upper: ast.expr
+    init: ast.expr
+    env: dict[str, Value]
+    static_bounds: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Finding:
+    """Something that the plan must diagnose."""
+
+    code: str
+    node: ast.AST
+    reason: str
+    advice: str = ""
+
+
+@dataclasses.dataclass(eq=False)
+class KernelModel:
+    """Events in the order of evaluation, and the names known at the kernel's top level."""
+
+    kernel: FunctionNode
+    refs: list[RefValue]
+    accesses: list[Access] = dataclasses.field(default_factory=list)
+    grid_queries: list[GridQuery] = dataclasses.field(default_factory=list)
+    reductions: list[Reduction] = dataclasses.field(default_factory=list)
+    strips: dict[ast.AST, Strip] = dataclasses.field(default_factory=dict)
+    expands: dict[ast.AST, Expand] = dataclasses.field(default_factory=dict)
+    square_roots: list[SquareRoot] = dataclasses.field(default_factory=list)
+    dots: list[Dot] = dataclasses.field(default_factory=list)
+    loops: list[Loop] = dataclasses.field(default_factory=list)
+    calls: list[tuple[ast.AST, str]] = dataclasses.field(default_factory=list)
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    values: dict[ast.AST, Value] = dataclasses.field(default_factory=dict)
+    tiles: list[Tile] = dataclasses.field(default_factory=list)
+    functions: set[FunctionNode] = dataclasses.field(default_factory=set)
+    ref_ranks: dict[str, int] = dataclasses.field(default_factory=dict)

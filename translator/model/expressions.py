@@ -1,0 +1,238 @@
+"""Expressions of a kernel: names, attributes, subscripts of arrays, shapes and tuples."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+from ..values import (
+    UNKNOWN_FACTOR,
+    Array,
+    FunctionValue,
+    MaskTerm,
+    RefValue,
+    Scalar,
+    ShapeOf,
+    TupleValue,
+    Unknown,
+    Value,
+    ViewValue,
+)
+from .events import (
+    Strip,
+)
+
+
+class Expressions:
+    """Expressions of a kernel: names, attributes, subscripts of arrays, shapes and tuples. Part of ``Interpreter``."""
+
+    def eval(self, node: ast.expr, env: dict[str, Value]) -> Value:
+        value = self._eval(node, env)
+        self.model.values[node] = value
+        self.evaluations[node] = self.evaluations.get(node, 0) + 1
+        return value
+
+    def _eval(self, node: ast.expr, env: dict[str, Value]) -> Value:
+        match node:
+            case ast.Constant(bool()):
+                return Scalar(True, (UNKNOWN_FACTOR,), repr(node.value))
+            case ast.Constant(int()):
+                terms = () if node.value == 0 else (str(node.value),)
+                return Scalar(True, terms, str(node.value))
+            case ast.Constant():
+                return Scalar(True, (UNKNOWN_FACTOR,), repr(node.value))
+            case ast.Name():
+                return self.name(node, env)
+            case ast.Tuple(elts) | ast.List(elts):
+                return TupleValue(tuple(self.eval(e, env) for e in elts))
+            case ast.Attribute():
+                return self.attribute(node, env)
+            case ast.Subscript():
+                return self.subscript(node, env)
+            case ast.BinOp(left, op, right):
+                if isinstance(op, ast.MatMult):
+                    return self.dot(node, left, right, "@", env)
+                return self.binary(
+                    node, op, left, self.eval(left, env), right, self.eval(right, env)
+                )
+            case ast.UnaryOp(op, operand):
+                return self.unary(node, op, operand, self.eval(operand, env))
+            case ast.Compare():
+                return self.compare(node, env)
+            case ast.BoolOp(_, values):
+                for v in values:
+                    self.eval(v, env)
+                return Scalar(all(isinstance(self.model.values[v], Scalar) for v in values))
+            case ast.IfExp(test, body, orelse):
+                self.eval(test, env)
+                return self.join(self.eval(body, env), self.eval(orelse, env))
+            case ast.Call():
+                return self.call(node, env)
+            case ast.Lambda():
+                return FunctionValue(node, env)
+            case ast.NamedExpr(target, value):
+                result = self.eval(value, env)
+                env[target.id] = self.named(target.id, result)
+                return result
+            case ast.Starred(value):
+                return self.eval(value, env)
+            case ast.JoinedStr() | ast.Dict() | ast.Set():
+                return Unknown("literal")
+            case ast.ListComp() | ast.GeneratorExp() | ast.DictComp() | ast.SetComp():
+                self.find("B101", node, "a comprehension in a kernel", "write it as a loop")
+                return Unknown("comprehension")
+            case _:
+                return Unknown(type(node).__name__)
+
+    def name(self, node: ast.Name, env: dict[str, Value]) -> Value:
+        if node.id in env:
+            return env[node.id]
+        target = self.resolver.value(node)
+        if isinstance(target, (ast.FunctionDef, ast.Lambda)):
+            return FunctionValue(target, {})
+        if self.resolver.qualified(node):
+            return Unknown("import")
+        if isinstance(target, ast.Constant) and isinstance(target.value, int):
+            return Scalar(True, () if target.value == 0 else (node.id,), node.id)
+        return Scalar(True, (node.id,), node.id)
+
+    def attribute(self, node: ast.Attribute, env: dict[str, Value]) -> Value:
+        if self.resolver.qualified(node) and not self.is_local(node, env):
+            return Unknown("import")
+        base = self.eval(node.value, env)
+        if isinstance(base, (RefValue, ViewValue)):
+            ref = base if isinstance(base, RefValue) else base.ref
+            match node.attr:
+                case "shape":
+                    if isinstance(base, ViewValue):
+                        return ShapeOf(ast.unparse(node.value), None)
+                    return ShapeOf(ref.name, ref.dims)
+                case "at":
+                    return base
+                case "ndim":
+                    return Scalar(True, (UNKNOWN_FACTOR,), f"{ref.name}.ndim")
+            return Scalar(True, (UNKNOWN_FACTOR,), f"{ref.name}.{node.attr}")
+        if isinstance(base, Array):
+            match node.attr:
+                case "shape":
+                    return TupleValue(
+                        tuple(Scalar(True, (d,), d) for d in base.dims)
+                    ) if base.dims is not None else ShapeOf(ast.unparse(node.value), None)
+                case "T":
+                    return self.transpose(node, base)
+                case "dtype" | "ndim":
+                    return Scalar(True, (UNKNOWN_FACTOR,), "")
+            return Unknown(node.attr)
+        if isinstance(base, Scalar) and base.static:
+            text = f"{base.text}.{node.attr}" if base.text else ""
+            return Scalar(True, (text or UNKNOWN_FACTOR,), text)
+        return Unknown(node.attr)
+
+    def is_local(self, node: ast.expr, env: dict[str, Value]) -> bool:
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in env
+
+    def transpose(self, node: ast.expr, base: Array) -> Value:
+        """A transposed array: the plan allows it as an operand of a product only."""
+        self.model.calls.append((node, ".T"))
+        dims = None if base.dims is None else base.dims[::-1]
+        return Array(dims, self.tile(base.rank), kind=base.kind)
+
+    def subscript(self, node: ast.Subscript, env: dict[str, Value]) -> Value:
+        base = self.eval(node.value, env)
+        if isinstance(base, (RefValue, ViewValue)):
+            index = self.index(node.slice, base, env)
+            if isinstance(node.value, ast.Attribute) and node.value.attr == "at":
+                ref = base if isinstance(base, RefValue) else base.ref
+                if isinstance(base, ViewValue):
+                    self.find("B104", node, "a view of a view (.at[...].at[...])", "index once")
+                return ViewValue(ref, index)
+            return self.load(node, base, index, None, None, None)
+        if isinstance(base, ShapeOf):
+            item = self.eval(node.slice, env)
+            if isinstance(item, Scalar) and item.static and item.text:
+                text = item.text
+                if base.dims is not None and text.lstrip("-").isdigit() and abs(int(text)) <= len(base.dims):
+                    text = str(int(text) % len(base.dims)) if base.dims else text
+                text = f"{base.base}.shape[{text}]"
+                return Scalar(True, (text,), text)
+            if isinstance(node.slice, ast.UnaryOp):
+                text = f"{base.base}.shape[{ast.unparse(node.slice)}]"
+                return Scalar(True, (text,), text)
+            return Scalar(True)
+        if isinstance(base, TupleValue):
+            item = self.eval(node.slice, env)
+            if isinstance(item, Scalar) and item.text.lstrip("-").isdigit():
+                position = int(item.text)
+                if -len(base.items) <= position < len(base.items):
+                    return base.items[position]
+            return Unknown("element")
+        if isinstance(base, Array):
+            return self.array_subscript(node, base, env)
+        if isinstance(base, Scalar) and base.static:
+            self.eval(node.slice, env)
+            return Scalar(True, (UNKNOWN_FACTOR,), ast.unparse(node) if base.text else "")
+        if isinstance(base, Unknown) and base.why == "refs":
+            item = self.eval(node.slice, env)
+            if isinstance(item, Scalar) and item.text.isdigit():
+                ref = RefValue(ast.unparse(node), self.ref_dims.get(int(item.text)))
+                self.model.refs.append(ref)
+                return ref
+        return Unknown("subscript")
+
+    def array_subscript(self, node: ast.Subscript, base: Array, env: dict[str, Value]) -> Value:
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        is_none = [isinstance(p, ast.Constant) and p.value is None for p in parts]
+        is_full = [
+            isinstance(p, ast.Slice) and p.lower is None and p.upper is None and p.step is None
+            for p in parts
+        ]
+        is_dots = [isinstance(p, ast.Constant) and p.value is Ellipsis for p in parts]
+        if not all(n or f or d for n, f, d in zip(is_none, is_full, is_dots)) or sum(is_dots) > 1:
+            self.find("B105", node, f"indexing of a register array: {ast.unparse(node)}",
+                      "index the ref instead, in the load")
+            return Unknown("register index")
+        if base.thin_axis is not None:
+            self.find("B105", node, "a second new axis on a thin array")
+            return Unknown("new axis")
+        if base.dims is None:  # one index beside one new axis: the array has rank 1
+            ref = self.loaded_from(node.value)
+            if len(parts) != 2 or sum(is_none) != 1 or ref is None:
+                self.find("B105", node, f"a new axis on {ast.unparse(node.value)}, whose rank is not known")
+                return Unknown("new axis")
+            self.model.ref_ranks[ref.name] = 1
+            base = dataclasses.replace(base, dims=(f"{ref.name}.shape[0]",))
+            base.tile.find().rank = 1
+        dims: list[str] = []
+        rest = list(base.dims)
+        for none, dots in zip(is_none, is_dots):
+            if none:
+                dims.append("1")
+            elif dots:
+                keep = len(rest) - sum(is_full)
+                dims += [rest.pop(0) for _ in range(keep)]
+            else:
+                dims.append(rest.pop(0))
+        dims += rest
+        if not any(is_none):
+            return base
+        if len(base.dims) != 1 or len(dims) != 2:
+            self.find("B105", node, f"a new axis that makes an array of rank {len(dims)}")
+            return Unknown("new axis")
+        axis = dims.index(base.dims[0]) if base.dims[0] != "1" else 0
+        axis = 0 if dims[1] == "1" and not is_none[0] else 1
+        self.model.strips.setdefault(node, Strip(node))
+        return dataclasses.replace(
+            base, dims=tuple(dims), thin_axis=axis, axis_from_end=1 - axis,
+            mask=self.shift(base.mask, 1 - axis),
+        )
+
+    def loaded_from(self, node: ast.expr) -> RefValue | None:
+        """The ref that ``node`` loads, if it is a load."""
+        return next((a.ref for a in self.model.accesses if a.node is node and a.kind == "load"), None)
+
+    def shift(self, mask: tuple[MaskTerm, ...] | None, by: int) -> tuple[MaskTerm, ...] | None:
+        if mask is None:
+            return None
+        return tuple(dataclasses.replace(t, axis_from_end=t.axis_from_end + by) for t in mask)

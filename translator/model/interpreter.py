@@ -1,0 +1,41 @@
+"""The interpreter's state; its parts are in the files beside this one."""
+
+from __future__ import annotations
+
+import ast
+
+from ..names import Resolver
+from ..values import (
+    Tile,
+)
+from .calls import Calls
+from .control_flow import ControlFlow
+from .events import (
+    Finding,
+    KernelModel,
+)
+from .expressions import Expressions
+from .operators import Operators
+from .refs import Refs
+from .statements import Statements
+
+
+class Interpreter(Statements, Expressions, Operators, Refs, Calls, ControlFlow):
+    """Walks one kernel with abstract values and records events in ``model``."""
+
+    def __init__(self, model: KernelModel, resolver: Resolver) -> None:
+        self.model = model
+        self.resolver = resolver
+        self.depth = 0
+        self.kernel_level = True
+        self.evaluations: dict[ast.AST, int] = {}
+        self.expansions: dict[ast.AST, int] = {}
+
+    def tile(self, rank: int | None, shape_text: str = "") -> Tile:
+        tile = Tile(rank, shape_text)
+        self.model.tiles.append(tile)
+        return tile
+
+    def find(self, code: str, node: ast.AST, reason: str, advice: str = "") -> None:
+        if not any(f.node is node and f.code == code for f in self.model.findings):
+            self.model.findings.append(Finding(code, node, reason, advice))

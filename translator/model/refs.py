@@ -1,0 +1,238 @@
+"""Loads and stores: indices, masks, and what vector accesses demand."""
+
+from __future__ import annotations
+
+import ast
+
+from ..values import (
+    Array,
+    Index,
+    RefValue,
+    Scalar,
+    SliceValue,
+    Tile,
+    TupleValue,
+    Value,
+    ViewValue,
+)
+from .events import (
+    Access,
+)
+from .text import tuple_text, wrap
+
+
+class Refs:
+    """Loads and stores: indices, masks, and what vector accesses demand. Part of ``Interpreter``."""
+
+    def index(self, node: ast.expr, base: RefValue | ViewValue, env: dict[str, Value]) -> tuple[Index, ...]:
+        """The index of each dimension named; () for ``...`` (the whole ref)."""
+        value: ast.AST = node
+        if isinstance(node, ast.Name) and isinstance(env.get(node.id), TupleValue):
+            value = self.resolver.value(node)
+            if not isinstance(value, ast.Tuple):
+                self.find("B104", node, "an index tuple that is not written out in the kernel")
+                return (Index("gather"),)
+        parts = value.elts if isinstance(value, ast.Tuple) else [value]
+        if len(parts) == 1 and isinstance(parts[0], ast.Constant) and parts[0].value is Ellipsis:
+            return ()
+        result = []
+        ref = base if isinstance(base, RefValue) else base.ref
+        for i, p in enumerate(parts):
+            if isinstance(p, ast.Slice):
+                result.append(self.slice_index(p, ref, i, env))
+            elif isinstance(p, ast.Constant) and p.value is Ellipsis:
+                if i == len(parts) - 1:
+                    break
+                self.find("B104", node, "an ellipsis before other indices")
+                result.append(Index("gather"))
+            elif value is not node:  # a tuple held in a variable was evaluated where it is made
+                result.append(self.one_index(p, self.model.values[p]))
+            else:
+                result.append(self.one_index(p, self.eval(p, env)))
+        arrays = [
+            (p, ix.value) for p, ix in zip(parts, result)
+            if isinstance(ix.value, Array) and ix.value.rank == 2
+        ]
+        if arrays:
+            self.elementwise(node, arrays)  # index vectors broadcast together
+        return tuple(result)
+
+    def slice_index(self, node: ast.Slice, ref: RefValue, i: int, env: dict[str, Value]) -> Index:
+        if node.lower is None and node.upper is None and node.step is None:
+            return Index("full", (), f"{ref.name}.shape[{i}]")
+        lower = self.eval(node.lower, env) if node.lower is not None else Scalar(True, (), "0")
+        upper = self.eval(node.upper, env) if node.upper is not None else Scalar(
+            True, (f"{ref.name}.shape[{i}]",), f"{ref.name}.shape[{i}]"
+        )
+        if node.step is not None or not (isinstance(lower, Scalar) and isinstance(upper, Scalar)):
+            self.find("B104", node, f"the slice {ast.unparse(node)}", "use pl.ds(start, size)")
+            return Index("gather")
+        size = upper.text if lower.terms == () else f"{wrap(upper.text)} - {wrap(lower.text)}"
+        known = upper.text and (lower.text or lower.terms == ())
+        return Index("slice", lower.terms, size if known else "", start=lower.expr)
+
+    def one_index(self, node: ast.expr | None, value: Value) -> Index:
+        if isinstance(value, SliceValue):
+            if value.full:
+                return Index("full", (), value.size, value)
+            kind = "slice" if value.stride == 1 else "strided"
+            return Index(kind, value.start.terms, value.size, value, value.start.expr)
+        if isinstance(value, Scalar):
+            return Index("scalar", value.terms, "", value, value.expr)
+        if isinstance(value, Array):
+            real = value.dims[value.thin_axis or 0] if value.dims else ""
+            if value.run is not None:
+                return Index("run", value.run, real, value, value.start)
+            return Index("gather", (), real, value)
+        return Index("gather", (), "", value)
+
+    def access_shape(
+        self, ref: RefValue, index: tuple[Index, ...]
+    ) -> tuple[tuple[str, ...] | None, Tile | None, tuple[str, ...] | None]:
+        """(dims, tile, divisors) of an access; tile None for a scalar."""
+        rest: list[Index] = []
+        if ref.dims is not None:
+            rest = [Index("full", (), f"{ref.name}.shape[{i}]") for i in range(len(index), len(ref.dims))]
+        elif not index:
+            tile = self.tile(None, f"{ref.name}.shape")
+            return None, tile, (f"{ref.name}.shape[-1]",)
+        dims_index = [*index, *rest]
+        vectors = [ix for ix in dims_index if isinstance(ix.value, Array)]
+        if not vectors:
+            kept = [ix for ix in dims_index if ix.kind != "scalar"]
+            if not kept:
+                return (), None, None
+            dims = tuple(ix.size for ix in kept)
+            last = dims_index[-1]
+            divisors = None
+            if last.kind in ("slice", "full") and last.size:
+                divisors = (*last.terms, last.size)
+            return dims, self.tile(len(dims), tuple_text(dims)), divisors
+        # Index vectors broadcast together; slices beside them make an outer product, which the
+        # support functions do not build.
+        others = [ix for ix in dims_index if ix.value is None or isinstance(ix.value, SliceValue)]
+        arrays = [ix.value for ix in vectors]
+        if others:
+            return None, self.tile(None), None
+        rank = max(a.rank or 1 for a in arrays)  # type: ignore[union-attr]
+        result: Array = arrays[0]  # type: ignore[assignment]
+        if rank == 1:
+            for a in arrays[1:]:
+                result.tile.unify(a.tile)  # type: ignore[union-attr]
+            dims, tile = result.dims, result.tile
+        else:
+            out = ["1", "1"]
+            for a in arrays:
+                for k, d in enumerate(a.dims or ()):  # type: ignore[union-attr]
+                    if d != "1":
+                        out[k] = d
+            dims = tuple(out)
+            full = [a for a in arrays if a.thin_axis is None and a.rank == 2]  # type: ignore[union-attr]
+            tile = full[0].tile if full else self.tile(2)  # type: ignore[union-attr]
+            for a in arrays:
+                if a.thin_axis is not None:  # type: ignore[union-attr]
+                    a.tile.vary(tile, a.thin_axis)  # type: ignore[union-attr]
+                elif a.rank == 2:  # type: ignore[union-attr]
+                    tile.unify(a.tile)  # type: ignore[union-attr]
+        root = tile.find()
+        root.shape_text = root.shape_text or tuple_text(dims or ())
+        last_index = dims_index[-1]
+        divisors = None
+        if last_index.kind == "run" and last_index.value.axis_from_end == 0 and all(  # type: ignore[union-attr]
+            ix.kind == "scalar" or (isinstance(ix.value, Array) and ix.value.axis_from_end == 1
+                                    and ix.value.thin_axis == 0)
+            or ix is last_index
+            for ix in dims_index
+        ):
+            divisors = (*last_index.terms, last_index.size)
+        return dims, tile, divisors
+
+    def load(
+        self, node: ast.AST, base: RefValue | ViewValue, index: tuple[Index, ...],
+        mask: ast.expr | None, mask_value: Value | None, other: Value | None, eviction: bool = False,
+        other_node: ast.expr | None = None,
+    ) -> Value:
+        ref = base if isinstance(base, RefValue) else base.ref
+        index = index if isinstance(base, RefValue) else base.index + index
+        dims, tile, divisors = self.access_shape(ref, index)
+        if tile is None:
+            if mask is not None:
+                self.find("B106", node, "a masked load of one element", "use jnp.where on its index")
+            self.record(Access("load", node, None, ref, index, (), None, None))
+            return Scalar()
+        divisors = self.apply_mask(node, mask, mask_value, tile, divisors)
+        if isinstance(other, Array):
+            tile.unify(other.tile)
+        root = tile.find()
+        root.anchored = True
+        self.record(Access("load", node, None, ref, index, dims, tile, divisors, mask, eviction=eviction,
+                           mask_value=mask_value, other=other_node))
+        return Array(dims, tile)
+
+    def store(
+        self, node: ast.AST, statement: ast.stmt | None, base: RefValue | ViewValue,
+        index: tuple[Index, ...], value: Value, value_node: ast.expr, mask: ast.expr | None,
+        mask_value: Value | None = None,
+    ) -> None:
+        ref = base if isinstance(base, RefValue) else base.ref
+        index = index if isinstance(base, RefValue) else base.index + index
+        dims, tile, divisors = self.access_shape(ref, index)
+        if isinstance(value, Scalar) and dims is None and not index:
+            tile = None  # a number stored into a whole ref of unknown rank: only rank 0 makes sense
+        if tile is None:
+            if mask is not None:
+                self.find("B106", node, "a masked store of one element", "use pl.when")
+            if isinstance(value, Array):
+                self.find("B106", node, "a store of an array into one element")
+            self.record(Access("store", node, statement, ref, index, (), None, None, mask, value_node))
+            return
+        if isinstance(value, Array):
+            if value.thin_axis is not None:
+                self.find("B107", value_node, "a store of an array with a dimension of extent 1",
+                          "store it without that dimension")
+            elif value.rank is None or dims is None or len(dims) == value.rank:
+                value.tile.unify(tile)
+        elif isinstance(value, Scalar):
+            self.find("B108", value_node, "a scalar stored into a whole tile", "use jnp.full")
+        divisors = self.apply_mask(node, mask, mask_value, tile, divisors)
+        tile.find().anchored = True
+        self.record(Access("store", node, statement, ref, index, dims, tile, divisors, mask, value_node,
+                           mask_value=mask_value))
+
+    def apply_mask(
+        self, node: ast.AST, mask: ast.expr | None, value: Value | None, tile: Tile,
+        divisors: tuple[str, ...] | None,
+    ) -> tuple[str, ...] | None:
+        """Unifies the mask's layout with the tile's and adds what its bounds demand."""
+        if mask is None or value is None:
+            return divisors
+        if isinstance(value, Scalar):
+            return divisors
+        if not isinstance(value, Array):
+            return None
+        rank = tile.find().rank
+        if value.thin_axis is not None and rank == 2:
+            self.expand(mask, value, tile, 2)
+        elif value.rank == 1 and rank == 2:
+            value.tile.vary(tile, 1)
+        else:
+            tile.unify(value.tile)
+        if value.mask is None or divisors is None:
+            return None
+        for term in value.mask:
+            if term.axis_from_end == 0:
+                if term.divisors is None:
+                    return None
+                divisors += term.divisors
+        return divisors
+
+    def record(self, access: Access) -> None:
+        """A node met twice (a helper called twice) must mean the same both times."""
+        for old in self.model.accesses:
+            if old.node is access.node:
+                if old.ref is not access.ref or (old.tile is None) != (access.tile is None):
+                    self.find("B109", access.node, "a load or store in a helper that is called for different refs")
+                elif old.tile is not None and access.tile is not None:
+                    old.tile.unify(access.tile)
+                return
+        self.model.accesses.append(access)
