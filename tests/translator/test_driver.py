@@ -109,6 +109,7 @@ STORE = "o_ref[pl.ds(0, 128)] = x"
 # code, module; the text that the diagnosis points at is between « and ».
 CASES = [
     pytest.param("B101", module(body(LOAD, "«while True:", "    break»", STORE)), id="B101-while"),
+    pytest.param("B101", f"{IMPORTS}\n\n«def kernel(x_ref, o_ref): o_ref[pl.ds(0, 128)] = x_ref[pl.ds(0, 128)]»\n\n\ndef run(x):\n    return pl.pallas_call({CALL})(x)\n", id="B101-one-line-kernel"),
     pytest.param("B101", module(body("x = [x_ref[pl.ds(0, 128)] for _ in range(1)][0]", STORE).replace("[x_ref[pl.ds(0, 128)] for _ in range(1)]", "«[x_ref[pl.ds(0, 128)] for _ in range(1)]»")), id="B101-comprehension"),
     pytest.param("B102", module(body(LOAD, "x = «lax.fori_loop(0, 4, unknown, x)»", STORE)), id="B102-body-not-found"),
     pytest.param("B102", module(body("@«jax.jit»", "def f(x):", "    return x", LOAD, STORE)), id="B102-decorator"),

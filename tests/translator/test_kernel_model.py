@@ -308,15 +308,34 @@ def test_finding(body, code):
     assert code in codes(model_of(body))
 
 
-def test_conditional_ref_is_not_followed_as_either():
-    model = model_of("r = x_ref if flag else y_ref\no_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", params="x_ref, y_ref, o_ref, *, w, flag")
-    assert not loads(model)
+EITHER = [
+    pytest.param("r = x_ref if flag else y_ref\no_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", "B104", id="ref"),
+    pytest.param("r = x_ref\nif flag:\n    r = y_ref\no_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", "B104", id="ref-if"),
+    pytest.param("for r in (x_ref, y_ref):\n    o_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", "B104", id="refs-of-a-loop"),
+    pytest.param(f"{TILE}s = x.sum(axis=1, keepdims=True) if flag else x.sum(axis=0, keepdims=True)\ny = x - s", "B105", id="rows-or-columns"),
+    pytest.param(f"{TILE}s = x.sum(axis=1, keepdims=True)\nif flag:\n    s = x\ny = x - s", "B105", id="thin-or-full"),
+    pytest.param(f"{TILE}s = x.sum(axis=1, keepdims=True)\nif flag:\n    s = 1.0\ny = x - s", "B105", id="thin-or-number"),
+    pytest.param(f"{TILE}y = x\nfor a in (x.sum(axis=1, keepdims=True), x.sum(axis=0, keepdims=True)):\n    y = y - a", "B105", id="shapes-of-a-loop"),
+    pytest.param(f"{TILE}y = lax.cond(n > x_ref[0], lambda: x.sum(axis=1), lambda: x)\nz = y + 1", "B105", id="cond"),
+    pytest.param("if flag:\n    def body(t, c): return c + 1\nelse:\n    def body(t, c): return c + x_ref[t]\ny = lax.fori_loop(0, n, body, 0.0)", "B102", id="functions"),
+]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a ref that is either of two is left without a diagnosis")
-def test_conditional_ref_is_diagnosed():
-    model = model_of("r = x_ref if flag else y_ref\no_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", params="x_ref, y_ref, o_ref, *, w, flag")
-    assert model.findings
+@pytest.mark.parametrize("body, code", EITHER)
+def test_either_of_two_that_need_different_rewrites(body, code):
+    assert code in codes(model_of(body, params="x_ref, y_ref, o_ref, *, n, m, w, flag"))
+
+
+@pytest.mark.parametrize("body", [
+    pytest.param("r = x_ref if flag else None\no_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", id="optional-ref"),
+    pytest.param(f"{TILE}s = None\nif flag:\n    s = x.sum(axis=1, keepdims=True)\nif s is not None:\n    x = x - s\no_ref[0] = 1.0", id="optional-array"),
+    pytest.param("x = x_ref[pl.ds(0, w)]\nif flag:\n    x = x + 1\no_ref[pl.ds(0, w)] = x", id="same-shape"),
+    pytest.param("s = 0.0\nif flag:\n    s = x_ref[pl.ds(0, w)]\no_ref[pl.ds(0, w)] = s + x_ref[pl.ds(0, w)]", id="number-or-array"),
+    pytest.param(f"{TILE}if flag:\n    t = x.sum(axis=1, keepdims=True)\nelse:\n    t = x.sum(axis=0, keepdims=True)\no_ref[0] = 1.0", id="not-used"),
+    pytest.param("for r in (x_ref, x_ref):\n    o_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", id="same-ref"),
+])
+def test_either_of_two_that_one_text_serves(body):
+    assert not model_of(body, params="x_ref, y_ref, o_ref, *, n, m, w, flag").findings
 
 
 @pytest.mark.parametrize("params, refs", [

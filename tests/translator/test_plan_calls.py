@@ -169,6 +169,39 @@ def test_whole_dimension(before, last):
     assert not problems and found.views[0] == f".at[pl.ds(i * 8, 8), {last}]"
 
 
+def elsewhere(call: str, kernel=HEAD):
+    """Problems of a call with blocks of extent ``b`` at CALL."""
+    spec = "pl.BlockSpec((b,), lambda i: (i,))"
+    return {p[0] for p in plan(call.replace("CALL", f"pl.pallas_call(kernel, grid=(4,), in_specs=[{spec}], out_specs={spec}, out_shape=s)"), kernel)[1]}
+
+
+@pytest.mark.parametrize("source", [
+    pytest.param("def run(x):\n    fs = []\n    for b in (8, 16):\n        fs.append(CALL)\n", id="kept-for-later-in-a-loop"),
+    pytest.param("def run(x):\n    while x:\n        b = x.pop()\n        fs.append(CALL)\n", id="kept-for-later-in-a-while"),
+    pytest.param("fs = [CALL for b in (8, 16)]\n", id="comprehension"),
+    pytest.param("run = lambda x, b: CALL(x)\n", id="lambda"),
+    pytest.param("class A:\n    b = 8\n    f = CALL\n", id="class-body"),
+    pytest.param("def run(x, b):\n    if b: return CALL(x)\n", id="one-line-branch"),
+    pytest.param("def run(x, b):\n    if b:\n        pass\n    elif CALL(x):\n        pass\n", id="elif"),
+    pytest.param("def run(x, b): return CALL(x)\n", id="one-line-function"),
+    pytest.param("def run(x):\n    return (b := 8) and CALL(x)\n", id="walrus"),
+])
+def test_views_have_no_place_or_another_meaning(source):
+    assert elsewhere(source) == {"C202"}
+
+
+@pytest.mark.parametrize("source", [
+    pytest.param("def run(x):\n    for b in (8, 16):\n        y = CALL(x)\n", id="called-at-once-in-a-loop"),
+    pytest.param("def run(x, b):\n    if CALL(x):\n        return 1\n", id="test-of-an-if"),
+    pytest.param("def run(x, b):\n    if b:\n        pass\n    else:\n        if CALL(x):\n            pass\n", id="if-in-an-else"),
+    pytest.param("def run(x, b):\n    with CALL(x) as y:\n        pass\n", id="with"),
+    pytest.param("b = 8\nclass A:\n    f = CALL\n", id="class-body-reads-the-module"),
+    pytest.param("def run(x, b):\n    f = CALL\n    return f(x)\n", id="kept-for-later"),
+])
+def test_views_have_a_place(source):
+    assert elsewhere(source) == set()
+
+
 # -- aliases, removed statements, arguments ---------------------------------------------------------
 
 def test_aliases():
@@ -176,6 +209,14 @@ def test_aliases():
     assert plan(source)[0].aliases == {0: 0}
     assert {p[0] for p in plan(source.replace("{0: 0}", "{m: 0}"))[1]} == {"C203"}
     assert {p[0] for p in plan(source.replace("{0: 0}", "dict(x)"))[1]} == {"C203"}
+
+
+def test_aliased_operands_that_hide_the_callers_names():
+    """The function that holds the ref has the kernel's names: a and b are exchanged here."""
+    head = HEAD.replace("x_ref, o_ref", "a_ref, b_ref, o_ref").replace("x_ref[0]", "a_ref[0] + b_ref[0]")
+    source = "def run(a, b):\n    return pl.pallas_call(kernel, grid=(a.shape[0],), out_shape=s, input_output_aliases={0: 0})({})\n"
+    assert {p[0] for p in plan(source.replace("({})", "(b, a)"), head)[1]} == {"C202"}
+    assert plan(source.replace("({})", "(a, b)"), head)[1] == []
 
 
 @pytest.mark.parametrize("keyword, code", [

@@ -65,7 +65,7 @@ class Expressions:
                 return Scalar(all(isinstance(self.model.values[v], Scalar) for v in values))
             case ast.IfExp(test, body, orelse):
                 self.eval(test, env)
-                return self.join(self.eval(body, env), self.eval(orelse, env))
+                return self.either(node, self.join(self.eval(body, env), self.eval(orelse, env)))
             case ast.Call():
                 return self.call(node, env)
             case ast.Lambda():
@@ -86,7 +86,7 @@ class Expressions:
 
     def name(self, node: ast.Name, env: dict[str, Value]) -> Value:
         if node.id in env:
-            return env[node.id]
+            return self.either(node, env[node.id])
         target = self.resolver.value(node)
         if isinstance(target, (ast.FunctionDef, ast.Lambda)):
             return FunctionValue(target, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 
 from ..names import PALLAS, FunctionNode
 from ..values import (
@@ -83,8 +84,15 @@ class Statements:
                 env[name] = self.join(mine, value)
 
     def join(self, a: Value, b: Value) -> Value:
-        """A value that stands for either of two."""
+        """A value that stands for either of two; ``Unknown("either ...")`` where one text cannot."""
+        if isinstance(a, Unknown) and a.why.startswith("either"):
+            return a
+        for one, other in ((a, b), (b, a)):
+            if isinstance(one, Scalar) and one.text == "None":  # an optional value: used where it is not None
+                return other
         if isinstance(a, Array) and isinstance(b, Array):
+            if a.dims is not None and b.dims is not None and (a.rank, a.thin_axis) != (b.rank, b.thin_axis):
+                return Unknown("either of two shapes")
             a.tile.unify(b.tile)
             return dataclasses.replace(
                 a,
@@ -103,15 +111,24 @@ class Statements:
             if a == b:
                 return a
             return Scalar(a.static and b.static, tuple(dict.fromkeys(a.terms + b.terms)))
+        if isinstance(a, Scalar) and isinstance(b, Array):
+            a, b = b, a
         if isinstance(a, Array) and isinstance(b, Scalar):
-            return a
-        if isinstance(b, Array) and isinstance(a, Scalar):
-            return b
+            return a if a.thin_axis is None else Unknown("either of two shapes")
         if isinstance(a, Unknown):
             return b
-        if isinstance(a, (RefValue, ViewValue)) and a is not b:
+        if isinstance(a, (RefValue, ViewValue)) and isinstance(b, (RefValue, ViewValue)) and a != b:
             return Unknown("either of two refs")
+        if isinstance(a, FunctionValue) and isinstance(b, FunctionValue) and a.node is not b.node:
+            return Unknown("either of two functions")
         return a
+
+    def either(self, node: ast.expr, value: Value) -> Value:
+        """``value``, with a finding if it stands for two that need different rewrites."""
+        if isinstance(value, Unknown) and value.why.startswith("either"):
+            code = {"refs": "B104", "functions": "B102"}.get(value.why.split()[-1], "B105")
+            self.find(code, node, f"{ast.unparse(node)[:40]} is {value.why}", "write the statements that use it once for each")
+        return value
 
     def for_loop(self, node: ast.For, env: dict[str, Value], returns: list[Value]) -> None:
         iterated = self.eval(node.iter, env)
