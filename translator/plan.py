@@ -169,7 +169,7 @@ def _support(
     for group, emission in zip(groups, emissions):
         for name in needed_functions(tuple(emission.support)):
             mine = resolver.module.bindings.get(name, [])
-            if name in bound and not (len(mine) == 1 and is_support_code(mine[0].node)):
+            if name in bound and not (len(mine) == 1 and is_support_code(mine[0].node, modules)):
                 group.block("C210", group.sites[0].call, f"this module has its own {name}", "rename it")
     wanted = needed_functions(tuple({name for e in emissions for name in e.support}))
     for module in needed_modules(tuple(wanted)):

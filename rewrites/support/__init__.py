@@ -67,10 +67,13 @@ def needed_functions(wanted: tuple[str, ...]) -> list[str]:
     return [n for n in functions if n in needed]
 
 
-def is_support_code(node: ast.AST | None) -> bool:
-    """True for a function or class that an earlier port put into a module."""
-    known = _functions().get(getattr(node, "name", ""))
-    return known is not None and ast.dump(node) == ast.dump(ast.parse(known[0]).body[0])  # type: ignore[arg-type]
+def is_support_code(node: ast.AST | None, modules) -> bool:
+    """True for a function or class that an earlier port put into the module."""
+    name = getattr(node, "name", "")
+    if name not in _functions():
+        return False
+    known = ast.parse(_text(name, modules)).body[0]
+    return ast.dump(node) == ast.dump(known)  # type: ignore[arg-type]
 
 
 def needed_modules(wanted: tuple[str, ...]) -> list[str]:
@@ -82,12 +85,13 @@ def needed_modules(wanted: tuple[str, ...]) -> list[str]:
 
 def emit_support(wanted: tuple[str, ...], modules) -> str:
     """The text of the support functions ``wanted``, with the target module's local names."""
-    functions, imports = _functions(), _imports()
-    needed = needed_modules(wanted)
-    renames = {local: modules.name(module) for local, module in imports.items() if module in needed}
     parts = [_HEADING]
     for i, name in enumerate(wanted):
-        text = functions[name][0]
-        text = re.sub(rf"(?<![\w.])({'|'.join(renames)})(?=\.)", lambda m: renames[m[1]], text)
-        parts.append(("" if i == 0 else "\n") + text + "\n")
+        parts.append(("" if i == 0 else "\n") + _text(name, modules) + "\n")
     return "\n".join(parts).rstrip("\n")
+
+
+def _text(name: str, modules) -> str:
+    """One support function, with the target module's local names of the modules that it uses."""
+    renames = {local: modules.name(module) for local, module in _imports().items() if local in _names(name)}
+    return re.sub(rf"(?<![\w.])({'|'.join(renames)})(?=\.)", lambda m: renames[m[1]], _functions()[name][0])
