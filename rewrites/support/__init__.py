@@ -94,4 +94,5 @@ def emit_support(wanted: tuple[str, ...], modules) -> str:
 def _text(name: str, modules) -> str:
     """One support function, with the target module's local names of the modules that it uses."""
     renames = {local: modules.name(module) for local, module in _imports().items() if local in _names(name)}
-    return re.sub(rf"(?<![\w.])({'|'.join(renames)})(?=\.)", lambda m: renames[m[1]], _functions()[name][0])
+    text = _functions()[name][0]
+    return re.sub(rf"(?<![\w.])({'|'.join(renames)})(?=\.)", lambda m: renames[m[1]], text) if renames else text
