@@ -58,8 +58,12 @@ class Sqrt(Rule):
         if action.form == "plain":
             assert isinstance(node, cst.Call)
             return node.with_changes(func=cst.Name("_sqrt"))
-        assert isinstance(node, cst.BinaryOperation) and isinstance(node.right, cst.Call)
-        root = node.right.with_changes(func=rsqrt)
+        assert isinstance(node, cst.BinaryOperation)
+        root = node.right
+        if isinstance(root, cst.Subscript):  # a thin array was given its axis back
+            root = root.with_changes(value=root.value.with_changes(func=rsqrt))
+        else:
+            root = root.with_changes(func=rsqrt)
         if action.form == "reciprocal":
             return root.with_changes(lpar=node.lpar, rpar=node.rpar)
         return node.with_changes(operator=cst.Multiply(), right=root)

@@ -13,7 +13,7 @@ from pallas_port.translator.verify.example import Subject
 
 KERNELS = sorted((pathlib.Path(__file__).parent / "kernels").glob("*.py"))
 RUNGS = ("lower", "compile", "interpret")
-BROKEN = {"standardize_keepdims": "the division by a root that is kept as a column is an internal fault"}
+BROKEN: dict[str, str] = {}
 
 
 def _kernel(path: pathlib.Path):
@@ -21,7 +21,7 @@ def _kernel(path: pathlib.Path):
     return pytest.param(path, id=path.stem, marks=[pytest.mark.xfail(reason=reason)] if reason else [])
 
 
-@pytest.mark.parametrize("kernel", map(_kernel, KERNELS))
+@pytest.mark.parametrize("kernel", [_kernel(path) for path in KERNELS])
 @pytest.mark.parametrize("target", TARGETS)
 def test_ports_and_is_right(kernel: pathlib.Path, target: str):
     port = driver.port(source.read(str(kernel)), target, Options(), None)
