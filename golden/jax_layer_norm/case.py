@@ -12,7 +12,7 @@ _FEW = {
     "1x5x1001 bf16": dict(shape=(1, 5, 1001), dtype="bfloat16"),
     "2x2x100 f16": dict(shape=(2, 2, 100), dtype="float16"),
 }
-_LONG = {"1x2x9000 bf16": dict(shape=(1, 2, 9000), dtype="bfloat16")}
+_LONG = {"1x2x4500 bf16": dict(shape=(1, 2, 4500), dtype="bfloat16")}  # more than one block of columns
 _LARGE = {
     "8x2048x4096 bf16": dict(shape=(8, 2048, 4096), dtype="bfloat16"),
     "8x2048x4096 f32": dict(shape=(8, 2048, 4096), dtype="float32"),

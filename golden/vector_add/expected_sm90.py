@@ -71,7 +71,7 @@ def _per_dimension(ref, index):
     if isinstance(i, slice):
       start, stop, step = i.indices(n)
       index[d] = pl.Slice(start, max(0, -(-(stop - start) // step)), step)
-  arrays = [d for d, i in enumerate(index) if jnp.ndim(i) and not isinstance(i, pl.Slice)]
+  arrays = [d for d, i in enumerate(index) if not isinstance(i, pl.Slice) and jnp.ndim(i)]
   if arrays and any(isinstance(i, pl.Slice) for i in index[: arrays[-1]]):
     raise NotImplementedError("an index array behind a slice")
   lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
