@@ -4,7 +4,8 @@ Why: the Triton backend of `pallas_call` is deprecated, and `pl.pallas_call` for
 is deprecated in favour of `plgpu.kernel`.
 
 `out_shape` becomes `out_type`, `name` becomes `kernel_name`, the grid gets axis names, and
-`interpret` and `debug` stay. Triton's compiler parameters go: the number of warps is one warpgroup
+`interpret` and `debug` stay. A kernel with matrix products is launched by a function of its own (MG501,
+MG502), which takes the call's place. Triton's compiler parameters go: the number of warps is one warpgroup
 per program for kernels without matrix products, else planned from the tile.
 
 Does not cover: dynamic grids, scalar prefetch, `grid_spec`; such calls stay on Triton.
@@ -25,7 +26,7 @@ class Launch(Rule):
     code = "MG101"
     name = "launch"
     title = "pl.pallas_call becomes plgpu.kernel"
-    nodes = {actions.Launch: (cst.Call,)}
+    nodes = {actions.Launch: (cst.Call,), actions.CallLaunch: (cst.Call,)}
     EXAMPLES = (
         Example(
             before='''
@@ -61,7 +62,10 @@ def run(x):
         ),
     )
 
-    def rewrite(self, action: actions.Launch, node: cst.Call) -> cst.Call:
+    def rewrite(self, action: actions.Action, node: cst.Call) -> cst.BaseExpression:
+        if isinstance(action, actions.CallLaunch):
+            return expression(action.name)
+        assert isinstance(action, actions.Launch)
         function = expression(f"{self.modules.name(MOSAIC)}.kernel")
         args = list(node.args)
         partial = bool(args) and args[0].keyword is None and _ends_with(args[0].value, "pallas_call")

@@ -158,6 +158,14 @@ class Launch(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class CallLaunch(Action):
+    """The ``pallas_call`` expression becomes the name of the function that launches the pipeline."""
+
+    name: str
+    rule = "MG101"
+
+
+@dataclasses.dataclass(frozen=True)
 class ReplaceCall(Action):
     """The ``pallas_call`` expression becomes the name of a function made for it."""
 

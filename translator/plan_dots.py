@@ -64,7 +64,7 @@ def plan_dots(group, names, modules, emission) -> None:
         for unused in (*call.unused, *unused_partial(site, group.resolver)):
             add(act.RemoveStatement(span_of(unused, group.lines)))
         add(launch(span_of(statement, group.lines), data))
-        add(act.ReplaceCall(span_of(site.call, group.lines), data.name))
+        add(act.CallLaunch(span_of(site.call, group.lines), data.name))
     for module in ("jax", "jax.numpy", "jax.lax", PALLAS, MOSAIC):
         modules.name(module)
     group.notes += planner.notes
