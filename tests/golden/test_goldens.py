@@ -51,7 +51,7 @@ def test_shapes_are_declared(golden: Golden):
 def built(request, tmp_path_factory):
     """``built(target)``: results of the lower and compile rungs by (golden, label, rung), for the selected goldens."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    selected = {p["golden"].name for p in parameters if "golden" in p}
+    selected = {p["golden"].name for p in parameters if isinstance(p.get("golden"), Golden)}
     goldens = [golden for golden in GOLDENS if golden.name in selected]
     shared = tmp_path_factory.getbasetemp()
     if shared.name.startswith("popen-"):  # below pytest-xdist: the directory that all workers share

@@ -13,15 +13,9 @@ from pallas_port.translator.verify.example import Subject
 
 KERNELS = sorted((pathlib.Path(__file__).parent / "kernels").glob("*.py"))
 RUNGS = ("lower", "compile", "interpret")
-BROKEN: dict[str, str] = {}
 
 
-def _kernel(path: pathlib.Path):
-    reason = BROKEN.get(path.stem)
-    return pytest.param(path, id=path.stem, marks=[pytest.mark.xfail(reason=reason)] if reason else [])
-
-
-@pytest.mark.parametrize("kernel", [_kernel(path) for path in KERNELS])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("target", TARGETS)
 def test_ports_and_is_right(kernel: pathlib.Path, target: str):
     port = driver.port(source.read(str(kernel)), target, Options(), None)
