@@ -18,7 +18,7 @@ import libcst as cst
 from ..translator import actions
 from .dot_sm90 import MATMUL, _both
 from .engine import Example, Rule, after_blank_line, statements
-from .pipeline import epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+from .pipeline import dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
 
 
 class DotSm100(Rule):
@@ -44,7 +44,9 @@ class DotSm100(Rule):
         plgpu = modules.name("jax.experimental.pallas.mosaic_gpu")
         count, step = plan.count, plan.step or "step_index"
         lines = kernel_head(node, plan, "tile")
-        lines += [f"  def {plan.body_name}({step}, {count}):", f"    {wait_line(plan)}"]
+        before, inside, on_loop = dropped_comments(node, plan)
+        lines += [*(f"  {c}" for c in before), f"  def {plan.body_name}({step}, {count}):"]
+        lines += [*(f"    {c}" for c in inside), f"    {wait_line(plan)}"]
         single = len(plan.products) == 1
         for i, p in enumerate(plan.products):
             left = left_tile(p, plan).replace(f"{plan.part}.rows", "tile.rows")
@@ -52,7 +54,8 @@ class DotSm100(Rule):
             lines.append(f"    {plgpu}.tcgen05_mma(tile.accumulators[{i}], {left}, {right_tile(p, plan, '')}, {freed}accumulate={step} > {plan.lower})")
         if not single:
             lines.append(f"    {plgpu}.tcgen05_commit_arrive(ring.freed({count}))  # once all have read the stage")
-        lines += [f"    return {count} + 1", "", f"  {count} = {loop_call(plan, modules)}", "  tile.finish()"]
+        lines += [f"    return {count} + 1", "", *(f"  {c}" for c in on_loop)]
+        lines += [f"  {count} = {loop_call(plan, modules)}", "  tile.finish()"]
         lines.append(f"  for {plan.part} in tile.chunks():")
         for i, p in enumerate(plan.products):
             lines.append(f"    {p.accumulator} = {plan.part}.accumulator({i})")

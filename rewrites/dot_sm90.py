@@ -18,7 +18,7 @@ import libcst as cst
 
 from ..translator import actions
 from .engine import Example, Rule, after_blank_line, statements
-from .pipeline import epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+from .pipeline import dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
 
 MATMUL = '''
 import functools
@@ -81,7 +81,10 @@ class DotSm90(Rule):
         each = f" * {len(plan.products)}" if len(plan.products) > 1 else ""
         lower = "" if plan.lower == "0" else f"{plan.lower} + "
         lines = kernel_head(node, plan, part)
+        before, inside, on_loop = dropped_comments(node, plan)
+        lines += [f"  {c}" for c in before]
         lines += [f"  def products({', '.join(accumulators)}):", f"    def {plan.body_name}({plan.step or 'step_index'}, {count}):"]
+        lines += [f"      {c}" for c in inside]
         lines.append(f"      {wait_line(plan)}")
         for p in plan.products:
             lines.append(f"      {plgpu}.wgmma({p.accumulator}, {left_tile(p, plan)}, {right_tile(p, plan, f'{part}.cols')})")
@@ -90,6 +93,7 @@ class DotSm90(Rule):
             f"      ring.release({count} - {part}.behind, {step} >= {lower}{part}.behind)",
             f"      return {count} + 1",
             "",
+            *[f"    {c}" for c in on_loop],
             f"    end = {loop_call(plan, modules)}",
             *[f"    {a} = {a}[...]" for a in accumulators],
             f"    ring.release(end - 1, ({part}.behind > 0) & (end > {count}))",

@@ -9,6 +9,7 @@ internal error, never dropped.
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 from typing import ClassVar, Iterable
 
@@ -151,6 +152,8 @@ class _Rewriter(cst.CSTTransformer):
                 if statement or place == action.span:
                     node = _chain(node, rule.rewrite(action, _core(node)))
                     del self.pending[action]
+        if isinstance(original_node, (cst.SimpleStatementLine, cst.FunctionDef)) and node is not original_node:
+            node = _with_lost_comments(original_node, node)
         return node
 
     def _place(self, node: cst.CSTNode) -> Span | None:
@@ -167,6 +170,42 @@ class _Rewriter(cst.CSTTransformer):
             start = (wanted or places)[0]
             line = start.line
         return Span(line + self.offset, start.column, end.line + self.offset, end.column)
+
+
+class _Comments(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def visit_Comment(self, node: cst.Comment) -> None:
+        self.found.append(node.value)
+
+
+def comments(*nodes: cst.CSTNode) -> list[str]:
+    """The comments in nodes, in order."""
+    visitor = _Comments()
+    for node in nodes:
+        node.visit(visitor)
+    return visitor.found
+
+
+def _with_lost_comments(before: cst.CSTNode, after):
+    """Puts the comments that a rewrite left out above the first statement that took its place."""
+    if isinstance(after, cst.RemovalSentinel):
+        return after
+    nodes = list(after.nodes) if isinstance(after, cst.FlattenSentinel) else [after]
+    kept = collections.Counter(comments(*nodes))
+    lost = []
+    for comment in comments(before):
+        kept[comment] -= 1
+        if kept[comment] < 0:
+            lost.append(comment)
+    if not lost:
+        return after
+    at = 0 if isinstance(before, cst.FunctionDef) else len(nodes) - 1
+    lines = [*nodes[at].leading_lines, *(cst.EmptyLine(comment=cst.Comment(c)) for c in lost)]
+    nodes[at] = nodes[at].with_changes(leading_lines=lines)
+    return cst.FlattenSentinel(nodes) if len(nodes) > 1 else nodes[0]
 
 
 def _order(action: Action) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator.names import MOSAIC, PALLAS
+from .engine import comments
 from ..translator.dot_plan import DotPlan, LaunchData, Operand, Product, contracted_dimension
 
 
@@ -20,12 +21,12 @@ def loads_function(node: cst.FunctionDef, plan: DotPlan, modules) -> list[str]:
     lines = [_head(node, plan, f"{plan.name}_loads", ["ring", plan.count], plan.load_statements)]
     lines.append(f'{indent}"""Memory warpgroup: copies the operand tiles of {plan.name}, step by step."""')
     for i in plan.load_statements:
-        lines += _code(node.body.body[i], 1)
+        lines += _code(body_statements(node)[i], 1)
     copies = [_window(o) for o in plan.operands]
     lines += ["", f"{indent}def {plan.body_name}({plan.step or 'step_index'}, {plan.count}):"]
     if plan.step:
         for i in plan.body_statements:
-            body = node.body.body[plan.body_function].body.body  # type: ignore[index, union-attr]
+            body = body_statements(body_statements(node)[plan.body_function])  # type: ignore[index, arg-type]
             lines += _code(body[i], 2)
     else:
         pl = modules.name(PALLAS)
@@ -62,21 +63,61 @@ def _chunk_window(operand: Operand, at: int, plan: DotPlan) -> str:
     return f"{operand.ref}.at[{', '.join(index)}]"
 
 
+def body_statements(node: cst.FunctionDef) -> list[cst.BaseStatement]:
+    """The statements of a function, one by one as the plan counts them, also those that share a line."""
+    if isinstance(node.body, cst.SimpleStatementSuite):
+        return [cst.SimpleStatementLine([_single(s)]) for s in node.body.body]
+    found: list[cst.BaseStatement] = []
+    for s in node.body.body:
+        if isinstance(s, cst.SimpleStatementLine) and len(s.body) > 1:
+            lines = [cst.SimpleStatementLine([_single(part)]) for part in s.body]
+            lines[0] = lines[0].with_changes(leading_lines=s.leading_lines)
+            lines[-1] = lines[-1].with_changes(trailing_whitespace=s.trailing_whitespace)
+            found += lines
+        else:
+            found.append(s)  # type: ignore[arg-type]
+    return found
+
+
+def _single(part: cst.BaseSmallStatement) -> cst.BaseSmallStatement:
+    return part.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+
+
+def dropped_comments(node: cst.FunctionDef, plan: DotPlan) -> tuple[list[str], list[str], list[str]]:
+    """The user's comments on statements that neither function keeps: (before the loop, in its body, on it)."""
+    before: list[str] = []
+    inside: list[str] = []
+    on_loop: list[str] = []
+    kept = {*plan.load_statements, *plan.compute_statements}
+    statements = body_statements(node)[: plan.epilogue]
+    for i, s in enumerate(statements):
+        if i == plan.body_function:
+            assert isinstance(s, cst.FunctionDef)
+            before += comments(*s.leading_lines)
+            body = body_statements(s)
+            copied = {id(body[j]) for j in plan.body_statements}
+            inside += [c for b in body if id(b) not in copied for c in comments(b)]
+            inside += comments(s.body.header) if isinstance(s.body, cst.IndentedBlock) else []
+        elif i not in kept:
+            (on_loop if plan.step and i == len(statements) - 1 else before).extend(comments(s))
+    return before, inside, on_loop
+
+
 def kernel_head(node: cst.FunctionDef, plan: DotPlan, tile: str) -> list[str]:
     """Signature and leading statements of the compute warpgroups' function."""
     lines = [_head(node, plan, plan.name, ["ring", plan.count, tile], None)]
     docstring = node.get_docstring()
     if docstring is not None:
-        lines += _code(node.body.body[0], 1)  # type: ignore[arg-type]
+        lines += _code(body_statements(node)[0], 1)
     for i in plan.compute_statements:
-        lines += _code(node.body.body[i], 1)
+        lines += _code(body_statements(node)[i], 1)
     return lines if len(lines) == 1 else [*lines, ""]
 
 
 def epilogue(node: cst.FunctionDef, plan: DotPlan, depth: int) -> list[str]:
     """The user's statements after the products."""
     lines: list[str] = []
-    for s in node.body.body[plan.epilogue:]:
+    for s in body_statements(node)[plan.epilogue:]:
         lines += _code(s, depth)
     while lines and not lines[0].strip():
         lines.pop(0)

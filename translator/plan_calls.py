@@ -297,7 +297,10 @@ def _crowded(site: CallSite, resolver: Resolver) -> list[Problem]:
 
 
 def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
-    """Plain assignments whose name is read by nothing but the keywords that the port drops."""
+    """Plain assignments of specs and parameters that nothing but the dropped keywords reads.
+
+    Only these: extents and functions that a spec names are written out in the views.
+    """
     dropped = [site.keywords[k] for k in ("compiler_params", "in_specs", "out_specs") if k in site.keywords]
     inside = {n for d in dropped for n in ast.walk(d)}
     found: list[ast.stmt] = []
@@ -309,6 +312,8 @@ def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
             continue
         statement = resolver.statement_of(binding.node)
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or statement in found:
+            continue
+        if not _is_launch_data(statement.value, resolver):
             continue
         scope = resolver.scope_of(name).find(name.id)
         uses = [
@@ -323,6 +328,21 @@ def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
             inside |= set(ast.walk(statement))
             queue += [n for n in ast.walk(statement.value) if isinstance(n, ast.Name)]
     return found
+
+
+def _is_launch_data(node: ast.expr, resolver: Resolver) -> bool:
+    """Whether an expression makes only block specs or compiler parameters."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return all(_is_launch_data(e, resolver) for e in node.elts)
+    if isinstance(node, ast.BinOp):
+        return _is_launch_data(node.left, resolver) or _is_launch_data(node.right, resolver)
+    if isinstance(node, ast.Name):
+        value = resolver.value(node)
+        return value is not node and isinstance(value, ast.expr) and _is_launch_data(value, resolver)
+    if isinstance(node, ast.Call):
+        name = resolver.qualified(node.func) or ""
+        return name.startswith(PALLAS) and name.rpartition(".")[2] in ("BlockSpec", "CompilerParams")
+    return False
 
 
 def alone(statement: ast.stmt, resolver: Resolver) -> bool:

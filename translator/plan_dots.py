@@ -32,7 +32,7 @@ from .values import Array, Index
 
 
 # Names of the emitted functions, which may hide nothing of the user's.
-_KERNEL_NAMES = {"ring", "products", "end", "step_index", "chunk"}
+_KERNEL_NAMES = {"ring", "products", "end", "step_index", "chunk", "part", "tile", "count", "loads", "compute"}
 
 
 def plan_dots(group, names, modules, emission) -> None:
@@ -91,6 +91,7 @@ class _Planner:
         self.replacements: dict[ast.AST, str] = {}
         self.transposes: set[ast.AST] = set()
         self.bounds: list[tuple[str, int, str]] = []
+        self.inline_loop = False
 
     # -- the form ---------------------------------------------------------------------------
 
@@ -106,6 +107,14 @@ class _Planner:
             other = next(loop for loop in model.loops if loop not in loops)
             raise Unplanned(other.node, "a second loop beside the products")
         self.loop: Loop | None = loops[0] if loops else None
+        if self.loop is None:
+            for dot in model.dots:
+                around = self.resolver.parents[dot.node]
+                while around is not kernel:
+                    if isinstance(around, (ast.For, ast.While, ast.If, ast.FunctionDef, ast.Lambda, ast.With)):
+                        raise Unplanned(dot.node, "a matrix product inside a Python loop, a branch or a nested function",
+                                        "use one lax.fori_loop")
+                    around = self.resolver.parents[around]
         self.statements = kernel.body
         self.staged: list[Access] = []
         operands: list[Operand] = []
@@ -118,7 +127,7 @@ class _Planner:
         tile = self._tile()
         self.axis_names = self._axis_names()
         loop_at, body_at, body_statements = self._loop_position(operands)
-        epilogue = loop_at + 1 if self.loop is not None else loop_at
+        epilogue = loop_at if self.loop is None or self.inline_loop else loop_at + 1
         for node, name in model.calls:
             if name == ".T" and node not in self.transposes:
                 raise Unplanned(node, "a transposed register array")
@@ -133,8 +142,8 @@ class _Planner:
 
         for node in ast.walk(kernel):
             name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
-            if name in _KERNEL_NAMES:
-                raise Unplanned(node, f"the port needs the name {name}", "rename it")
+            if name in _KERNEL_NAMES or kernel.name in _KERNEL_NAMES | {"body", "grid"}:
+                raise Unplanned(node, f"the port needs the name {name or kernel.name}", "rename it")
         pick = FreshNames.within(kernel).pick
         return DotPlan(
             name=kernel.name,
@@ -178,8 +187,14 @@ class _Planner:
         statement = self.resolver.statement_of(loop.node)
         target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is loop.node else None
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
-        if target is None or not all(isinstance(t, ast.Name) for t in targets):
-            raise Unplanned(loop.node, "a loop whose result is not assigned to plain names")
+        if not all(isinstance(t, ast.Name) for t in targets):
+            if len(self.model.dots) != 1:
+                raise Unplanned(loop.node, "a loop of several products whose result is not assigned to plain names",
+                                "assign it to names first")
+            used = {n.id for n in ast.walk(self.kernel) if isinstance(n, ast.Name)}
+            targets = [ast.Name(next(n for n in ("acc", "total", "acc_") if n not in used), ast.Store())]
+            self.replacements[loop.node] = targets[0].id
+            self.inline_loop = True
         inits = loop.init.elts if isinstance(loop.init, ast.Tuple) else [loop.init]
         results, carried = self._body_results(loop, len(targets))
         if not len(targets) == len(inits) == len(results) == len(self.model.dots):
@@ -594,9 +609,8 @@ class _Planner:
         """The rewrites inside the epilogue; the assembled functions contain their results."""
         span = self.group.span
         part = "part"
-        for dot in self.model.dots:
-            if dot.node in self.replacements:
-                add(act.ReplaceExpression(span(dot.node), self.replacements[dot.node]))
+        for node, name in self.replacements.items():
+            add(act.ReplaceExpression(span(node), name))
         only = {n for s in self.kernel.body if self._only_axes(s) for n in ast.walk(s)}
         for q in self.model.grid_queries:
             if q.node not in only:

@@ -302,6 +302,8 @@ def _loop_hoists(loop: Loop, model: KernelModel, resolver: Resolver) -> list[Hoi
         value = model.values.get(reduction.operand)
         zeros = resolver.value(init)
         zero = isinstance(zeros, ast.Call) and resolver.qualified(zeros.func) == "jax.numpy.zeros" and zeros.args
+        if isinstance(value, Array) and value.kind == "bool":
+            continue  # the sum counts; adding the tile itself would not
         if not zero or not isinstance(value, Array) or value.dims is None or len(value.dims) != 2:
             continue
         shape = f"({', '.join(value.dims)})"

@@ -268,6 +268,7 @@ def run(
         rows = pl.ds((pid // tiles_n) * block_m, block_m)
         cols = pl.ds((pid % tiles_n) * block_n, block_n)
 
+        # A flat grid, so that programs that run together share rows of `out`.
         def accumulate(i, count):
             a, b = ring.wait(count)
             plgpu.tcgen05_mma(tile.accumulators[0], a.at[:, tile.rows].transpose((1, 0)), b, ring.freed(count), accumulate=i > 0)

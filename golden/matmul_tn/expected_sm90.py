@@ -239,6 +239,7 @@ def run(
         rows = pl.ds((pid // tiles_n) * block_m, block_m)
         cols = pl.ds((pid % tiles_n) * block_n, block_n)
 
+        # A flat grid, so that programs that run together share rows of `out`.
         def products(acc):
             def accumulate(i, count):
                 a, b = ring.wait(count)

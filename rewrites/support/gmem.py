@@ -146,6 +146,8 @@ def _words(piece):
 def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other=0):
   """One predicated load (`value` None) or store per `vec` elements of every register."""
   base, starts, tile, shape = _window(ref, index)
+  if base.dtype == jnp.bool_:
+    raise ValueError("bool arrays cannot be loaded or stored: pass them as int8")
   varying = [d for d, t in enumerate(tile) if t is not None]
   if not tile or tile[-1] is None:
     vec = 1  # the last dimension of the array is one index: neighbours are a row apart
@@ -265,4 +267,5 @@ def _load_one(ref, index, layout, mask, other, eviction_policy):
 
 def _store(ref, index, value, *, layout, mask=None, vec=1, eviction_policy=None):
   """Stores registers into `ref[index]` where `mask` is true; `vec` as in `_load`."""
-  _access(ref, index, layout, mask, vec, eviction_policy, value=value.astype(ref.dtype))
+  value = plgpu.layout_cast(value.astype(ref.dtype), layout)  # constants have no layout of their own
+  _access(ref, index, layout, mask, vec, eviction_policy, value=value)

@@ -234,7 +234,7 @@ def test_axis_outside_the_grid():
 
 REMOVED = [
     pytest.param("    params = P\n", ["params = P"], id="only-here"),
-    pytest.param("    warps = 4\n    params = plgpu.CompilerParams(num_warps=warps)\n", ["params = plgpu.CompilerParams(num_warps=warps)", "warps = 4"], id="chain"),
+    pytest.param("    warps = 4\n    params = plgpu.CompilerParams(num_warps=warps)\n", ["params = plgpu.CompilerParams(num_warps=warps)"], id="what-parameters-are-made-of-stays"),
     pytest.param("    params = P\n    print(params)\n", [], id="read-elsewhere"),
     pytest.param("    params = P\n    def f():\n        return params\n", [], id="read-in-a-closure"),
     pytest.param("    params = P\n    params = P\n", [], id="bound-twice"),

@@ -49,6 +49,9 @@ class Refs:
                 result.append(self.one_index(p, self.model.values[p]))
             else:
                 result.append(self.one_index(p, self.eval(p, env)))
+        kinds = [ix.kind for ix in result]
+        if any(k in ("run", "gather") for k in kinds[next((d for d, k in enumerate(kinds) if k in ("slice", "full", "strided")), len(kinds)):]):
+            self.find("B104", node, "an index vector behind a slice", "use index vectors for both dimensions")
         arrays = [
             (p, ix.value) for p, ix in zip(parts, result)
             if isinstance(ix.value, Array) and ix.value.rank == 2

@@ -1,0 +1,158 @@
+"""Kernels that once were ported wrongly or broke the port, kept as they were found, minimised."""
+
+import ast
+
+import pytest
+
+from pallas_port.translator.driver import port
+from pallas_port.translator.result import Options
+from pallas_port.translator.source import Source
+
+HEAD = """\
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+CP = plt.CompilerParams(num_warps=4)
+
+"""
+PRODUCT_CALL = """
+
+def run(a, b):
+    (m, kk), n = a.shape, b.shape[1]
+    return pl.pallas_call(
+        k, grid=(m // 64, n // 64),
+        in_specs=[pl.BlockSpec((64, kk), lambda i, j: (i, 0)), pl.BlockSpec((kk, 64), lambda i, j: (0, j))],
+        out_specs=pl.BlockSpec((64, 64), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((m, n), jnp.float32), compiler_params=CP)(a, b)
+"""
+STEP = """\
+    def step(t, acc):
+        return acc + jnp.dot(a_ref[:, pl.ds(t * 64, 64)], b_ref[pl.ds(t * 64, 64), :])
+"""
+ZEROS = "jnp.zeros((64, 64), jnp.float32)"
+
+
+def product(before: str, after: str) -> str:
+    return f"{HEAD}\ndef k(a_ref, b_ref, o_ref):\n{before}{STEP}{after}{PRODUCT_CALL}"
+
+
+def run(source: str, target: str = "sm90"):
+    return port(Source("kernel.py", source), target, Options())
+
+
+SHARED_LINES = [
+    pytest.param("    z = 1; y = 2\n", f"    acc = lax.fori_loop(0, 2, step, {ZEROS})\n    o_ref[...] = acc\n", id="dead"),
+    pytest.param("    M, K = a_ref.shape; N = b_ref.shape[1]\n", f"    acc = lax.fori_loop(0, K // 64, step, {ZEROS})\n    o_ref[...] = acc\n", id="shapes"),
+    pytest.param("", f"    nk = 2; acc = lax.fori_loop(0, nk, step, {ZEROS})\n    o_ref[...] = acc\n", id="loop"),
+    pytest.param("", f"    acc = lax.fori_loop(0, 2, step, {ZEROS}); o_ref[...] = acc\n", id="store"),
+]
+
+
+@pytest.mark.parametrize("before, after", SHARED_LINES)
+@pytest.mark.parametrize("target", ["sm90", "sm100"])
+def test_products_whose_statements_share_a_line_keep_their_store(before, after, target):
+    result = run(product(before, after), target)
+    assert [s.status for s in result.sites] == ["ported"], result.diagnostics
+    assert result.text.count("part.store(acc, o_ref)") == 1
+    assert "jnp.dot" not in result.text
+    ast.parse(result.text)
+
+
+def test_loop_inside_an_expression_is_its_accumulator():
+    result = run(product("", f"    o_ref[...] = lax.fori_loop(0, 2, step, {ZEROS}) * 2\n"))
+    assert "part.store(total * 2, o_ref)" in result.text
+
+
+@pytest.mark.parametrize("made", ["bs = 16", "bs = x.shape[0] // 2"])
+def test_extents_that_only_specs_read_stay(made):
+    source = f"""{HEAD}
+def k(x_ref, o_ref):
+    o_ref[...] = x_ref[...] + 1
+
+
+def run(x):
+    {made}
+    return pl.pallas_call(k, grid=(2,), in_specs=[pl.BlockSpec((bs,), lambda i: (i,))],
+        out_specs=pl.BlockSpec((bs,), lambda i: (i,)), out_shape=x, compiler_params=CP)(x)
+"""
+    text = run(source).text
+    assert f"    {made}\n" in text and "pl.ds(i * bs, bs)" in text
+
+
+def test_product_in_a_python_loop_is_diagnosed():
+    body = f"""\
+    acc = {ZEROS}
+    for t in range(2):
+        acc += jnp.dot(a_ref[:, pl.ds(t * 64, 64)], b_ref[pl.ds(t * 64, 64), :])
+    o_ref[...] = acc
+"""
+    result = run(f"{HEAD}\ndef k(a_ref, b_ref, o_ref):\n{body}{PRODUCT_CALL}")
+    assert {d.code for d in result.diagnostics if d.blocks} == {"B130"}
+    assert result.text == result.original
+
+
+@pytest.mark.parametrize("name", ["part", "count", "tile", "ring"])
+def test_names_that_a_pipeline_needs_are_diagnosed(name):
+    result = run(product(f"    {name} = 2.0\n", f"    acc = lax.fori_loop(0, 2, step, {ZEROS})\n    o_ref[...] = acc * {name}\n"))
+    assert {d.code for d in result.diagnostics if d.blocks} == {"B130"}
+
+
+@pytest.mark.parametrize("name", ["ring", "loads", "body"])
+def test_kernels_named_as_parts_of_a_pipeline_are_diagnosed(name):
+    source = product("", f"    o_ref[...] = lax.fori_loop(0, 2, step, {ZEROS})\n")
+    source = source.replace("def k(", f"def {name}(").replace("        k, grid", f"        {name}, grid")
+    assert {d.code for d in run(source).diagnostics if d.blocks} == {"B130"}
+
+
+@pytest.mark.parametrize(
+    "quotient",
+    [
+        "x / jnp.sqrt(jnp.sum(x * x, axis=-1, keepdims=True))",
+        "x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5)",
+        "x / jnp.sqrt(jnp.sum(x * x, axis=1)[:, None])",
+        "(x - x.mean(-1, keepdims=True)) / jnp.sqrt(jnp.maximum(x.sum(1, keepdims=True), 1))",
+    ],
+)
+def test_quotients_by_roots_of_columns(quotient):
+    source = f"""{HEAD}
+def k(x_ref, o_ref):
+    x = x_ref[...]
+    o_ref[...] = {quotient}
+
+
+def run(x):
+    tile = pl.BlockSpec((16, 64), lambda i: (i, 0))
+    return pl.pallas_call(k, grid=(2,), in_specs=[tile], out_specs=tile, out_shape=x, compiler_params=CP)(x)
+"""
+    result = run(source)
+    assert [s.status for s in result.sites] == ["ported"], result.diagnostics
+    assert "lax.rsqrt(" in result.text and "keepdims" not in result.text.rpartition("def k(")[2]
+
+
+def test_counting_sums_are_not_hoisted():
+    source = f"""{HEAD}
+def k(x_ref, o_ref):
+    def body(t, count):
+        x = x_ref[pl.ds(t * 8, 8), :]
+        return count + jnp.sum(x > 0, axis=0)
+
+    count = lax.fori_loop(0, 4, body, jnp.zeros(64, jnp.int32))
+    o_ref[...] = count
+
+
+def run(x):
+    return pl.pallas_call(k, out_shape=jax.ShapeDtypeStruct((64,), jnp.int32), compiler_params=CP)(x)
+"""
+    assert "count + jnp.sum(x > 0, axis=0)" in run(source).text
+
+
+def test_no_comment_is_lost():
+    source = product("    # first\n", f"    # run it\n    acc = lax.fori_loop(0, 2, step, {ZEROS})  # loop\n    # last\n    o_ref[...] = acc  # done\n")
+    source = source.replace("        return acc + jnp", "        # multiply\n        return acc + jnp").replace("grid=(m // 64, n // 64),\n", "grid=(m // 64, n // 64),  # the grid\n")
+    for target in ("sm90", "sm100"):
+        text = run(source, target).text
+        for comment in ("# first", "# run it", "# loop", "# last", "# done", "# multiply", "# the grid"):
+            assert comment in text
