@@ -110,7 +110,8 @@ def kernel_head(node: cst.FunctionDef, plan: DotPlan, tile: str) -> list[str]:
     if docstring is not None:
         lines += _code(body_statements(node)[0], 1)
     for i in plan.compute_statements:
-        lines += _code(body_statements(node)[i], 1)
+        code = _code(body_statements(node)[i], 1)
+        lines += code[1:] if len(lines) == 1 and not code[0] else code
     return lines if len(lines) == 1 else [*lines, ""]
 
 

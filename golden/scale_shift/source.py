@@ -17,11 +17,3 @@ def run(x, coefficients):
         out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
         compiler_params=plt.CompilerParams(num_warps=1, num_stages=1),
     )(x, coefficients)
-
-
-def example_inputs():
-    return jax.random.normal(jax.random.key(0), (32,)), jnp.array([0.5, -2.0, 3.0])
-
-
-def reference(x, coefficients):
-    return coefficients[0] + coefficients[1] * x + coefficients[2] * x * x

@@ -32,12 +32,3 @@ def run(lhs, rhs):
         out_specs=pl.BlockSpec((TILE_M, TILE_N), lambda row, column: (row, column)),
         compiler_params=plt.CompilerParams(num_warps=4, num_stages=4),
     )(lhs, rhs)
-
-
-def example_inputs():
-    lhs, rhs = (jax.random.normal(key, (8192, 128)) for key in jax.random.split(jax.random.key(3)))
-    return lhs.T.astype(jnp.bfloat16), (rhs / 90).astype(jnp.bfloat16)
-
-
-def reference(lhs, rhs):
-    return jnp.dot(lhs.astype(jnp.float32), rhs.astype(jnp.float32), precision="highest")

@@ -1,0 +1,316 @@
+"""Matrix product whose specs span all of K, 2 MB per program, far more than shared memory holds; the body walks K."""
+
+import math
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax import lax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+TILE_M, TILE_N, STEP = 64, 64, 128
+
+
+# Support code for Mosaic GPU, emitted by pallas-port.
+class _Ring:
+  """SMEM stages that the memory warpgroup fills and the compute warpgroups empty.
+
+  `count` numbers the steps through all loops and programs; both sides keep their own.
+  """
+
+  def __init__(self, buffers, full, empty):
+    self.buffers, self.full, self.empty = buffers, full, empty
+    self.stages = buffers[0].shape[0]
+
+  @staticmethod
+  def scratch(stages, tile, swizzle, *blocks):
+    """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile."""
+    buffers = [
+        plgpu.SMEM(
+            (stages, *shape),
+            dtype,
+            transforms=(
+                plgpu.TilingTransform((8, swizzle)),
+                plgpu.SwizzleTransform(swizzle * jnp.dtype(dtype).itemsize),
+            ),
+        )
+        for shape, dtype in blocks
+    ]
+    full = plgpu.Barrier(num_arrivals=len(blocks), num_barriers=stages)
+    return buffers, full, tile.empty_barrier(stages)
+
+  def slot(self, count):
+    return lax.rem(count, jnp.int32(self.stages))
+
+  def load(self, count, *sources):
+    """Copies the tiles of step `count`, once their stage is free."""
+    slot = self.slot(count)
+
+    @pl.when(count >= self.stages)
+    def _():
+      plgpu.barrier_wait(self.empty.at[slot])
+
+    for source, buffer in zip(sources, self.buffers, strict=True):
+      plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
+    return count + 1
+
+  def drain(self, count):
+    """Waits until the last stages are free again."""
+
+    @pl.loop(lax.max(count - self.stages, 0), count)
+    def _(step):
+      plgpu.barrier_wait(self.empty.at[self.slot(step)])
+
+  def wait(self, count):
+    """The tiles of step `count`, once they are there."""
+    slot = self.slot(count)
+    plgpu.barrier_wait(self.full.at[slot])
+    return [buffer.at[slot] for buffer in self.buffers]
+
+  def release(self, count, when):
+    """Gives the stage of step `count` back, if `when`."""
+
+    @pl.when(when)
+    def _():
+      plgpu.barrier_arrive(self.empty.at[self.slot(count)])
+
+  def freed(self, count):
+    """The barrier on which an MMA gives the stage of step `count` back."""
+    return self.empty.at[self.slot(count)]
+
+
+def _stages(num_stages, tile, *blocks):
+  """As many stages as fit the shared memory of one block (227 KB), up to twice Triton's number."""
+  free = 226 * 1024 - tile.scratch_bytes()
+  step = sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in blocks)
+  if free < 2 * step:
+    raise ValueError(f"two stages of {step} bytes do not fit {free} bytes of shared memory: use smaller blocks")
+  return max(2, min(2 * num_stages, free // step))
+
+
+def _persistent(grid, warpgroups, loads, compute, drain):
+  """Runs the programs of `grid` on the blocks along "sm": one warpgroup copies ahead of the others,
+  into the next program too. Neighbouring programs share operands in L2."""
+  *batch, rows, cols = grid if len(grid) > 1 else (1, *grid)
+  wg = lax.axis_index("wg")
+
+  def programs(run):
+    @plgpu.nd_loop((*batch, rows * cols), collective_axes="sm", init_carry=jnp.int32(0))
+    def count(program, carry):
+      *outer, inner = program.index
+      index = (*outer, *plgpu.planar_snake(inner, (rows, cols), 0, 8))
+      return run(*index[-len(grid) :], carry)
+
+    return count
+
+  @pl.when(wg == warpgroups)
+  def _():
+    plgpu.set_max_registers(40, action="decrease")
+    drain(programs(loads))
+
+  @pl.when(wg < warpgroups)
+  def _():
+    plgpu.set_max_registers({1: 248, 2: 232}[warpgroups], action="increase")
+    programs(compute)
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _num_sms():
+  """Streaming multiprocessors of the device; any number gives right results."""
+  device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+  return getattr(device, "num_cores", None) or getattr(device, "core_count", 132)
+
+
+def _swizzle(itemsize, widest, *minor):
+  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the minor extents."""
+  columns = math.gcd(widest, *minor)
+  if itemsize != 2:
+    raise ValueError("the matrix product takes float16 and bfloat16 operands only")
+  if columns < 16:
+    raise ValueError(f"blocks with minor extents {minor} are not multiples of 16")
+  return columns
+
+
+class _Tcgen05Tile:
+  """An output tile of `rows` x `cols` with `accumulators` float32 accumulators in TMEM.
+
+  Each compute warpgroup has 128 rows (64 if the tile has no more).
+  """
+
+  def __init__(self, rows, cols, out_type, accumulators=1):
+    step = 32 if rows == 64 else 16
+    if rows not in (64, 128, 256) or cols % step or cols > 256:
+      raise ValueError(
+          f"tcgen05 needs 64, 128 or 256 rows and a multiple of {step} columns up to 256, not a"
+          f" {rows} x {cols} tile"
+      )
+    self.warpgroups = max(rows // 128, 1)
+    self.rows, self.cols, self.accumulators = min(rows, 128), cols, accumulators
+    self.shape = self.rows, self.cols
+    if self.warpgroups * cols * accumulators > 512:
+      raise ValueError(f"{accumulators} accumulators of {rows} x {cols} do not fit the 512 columns of TMEM")
+    self.dtype = out_type.dtype
+    # An accumulator of 64 rows lies in both halves of its columns: it is read as a whole.
+    # An array as wide as one chunk gets whole chunks: JAX drops its column index (see _WgmmaTile).
+    narrow = out_type.shape[-1] <= 128 // self.dtype.itemsize
+    self.width = cols if rows == 64 or narrow else math.gcd(cols, 64)
+    self.layout = plgpu.Layout.WGMMA if rows == 64 else plgpu.Layout.TCGEN05
+
+  def empty_barrier(self, stages):
+    return plgpu.Barrier(
+        num_arrivals=self.warpgroups, num_barriers=stages, orders_tensor_core=True
+    )
+
+  def swizzle(self, dtype, *minor):
+    return _swizzle(dtype.itemsize, 64 if self.rows == 128 else min(64, self.cols // 2), *minor)
+
+  def _out_shape(self):
+    slots = 2 - self.cols // self.width % 2  # two chunks take turns
+    return self.warpgroups, slots, self.rows, self.width
+
+  def scratch_bytes(self):
+    return math.prod(self._out_shape()) * self.dtype.itemsize
+
+  def scratch(self):
+    columns = self.warpgroups * self.cols
+    return (
+        plgpu.SMEM(self._out_shape(), self.dtype),
+        [plgpu.TMEM((self.rows, columns), jnp.float32) for _ in range(self.accumulators)],
+        plgpu.Barrier(num_barriers=self.warpgroups, orders_tensor_core=True),
+    )
+
+  def part(self, scratch):
+    """The part of the tile that the calling warpgroup computes; `scratch` as from `scratch`."""
+    return _Tcgen05Part(self, lax.axis_index("wg"), *scratch)
+
+
+class _Tcgen05Part:
+  """One warpgroup's rows of the output tile, its accumulators, and their barrier."""
+
+  def __init__(self, tile, wg, out, accumulators, done):
+    two = tile.warpgroups > 1
+    self.tile, self.out, self.done = tile, out.at[wg], done.at[wg]
+    self.rows = pl.ds(wg * tile.rows if two else 0, tile.rows)
+    self.cols = pl.ds(0, tile.cols)
+    columns = pl.ds(wg * tile.cols, tile.cols)
+    self.accumulators = [a.at[:, columns] if two else a for a in accumulators]
+
+  def finish(self):
+    """Waits until the products issued so far are done."""
+    plgpu.tcgen05_commit_arrive(self.done)
+    plgpu.barrier_wait(self.done)
+
+  def chunks(self):
+    """The columns of the tile in chunks that are read and stored one by one."""
+    for i, start in enumerate(range(0, self.tile.cols, self.tile.width)):
+      yield _Tcgen05Chunk(self, i, start)
+
+  def free(self):
+    """Lets the accumulators be written again, once all of the warpgroup has read them."""
+    plgpu.wait_load_tmem()
+    plgpu.barrier_arrive(self.done)
+    plgpu.barrier_wait(self.done)
+
+
+class _Tcgen05Chunk:
+  """Some columns of one warpgroup's part."""
+
+  def __init__(self, part, number, start):
+    self.part, self.number, self.rows = part, number, part.rows
+    self.cols, self.layout = pl.ds(start, part.tile.width), part.tile.layout
+
+  def accumulator(self, i):
+    """The values of accumulator `i`, from TMEM."""
+    return plgpu.async_load_tmem(self.part.accumulators[i].at[:, self.cols])
+
+  def load(self, ref):
+    """This part of a block in GMEM, laid out as the accumulator."""
+    return plgpu.load(ref.at[self.rows, self.cols], layout=self.layout, optimized=False)
+
+  def load_rows(self, ref):
+    return plgpu.load(ref.at[self.rows], layout=self.layout.reduce(1), optimized=False)
+
+  def load_cols(self, ref):
+    return plgpu.load(ref.at[self.cols], layout=self.layout.reduce(0), optimized=False)
+
+  def store(self, value, ref):
+    """Registers -> SMEM -> GMEM; TMA clips at the edges of the array."""
+    slots = self.part.out.shape[0]
+    buffer = self.part.out.at[self.number % slots]
+    plgpu.wait_smem_to_gmem(slots - 1, wait_read_only=True)
+    buffer[...] = value.astype(ref.dtype)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(buffer, ref.at[self.rows, self.cols])
+
+
+def product_loads(lhs_ref, rhs_ref, out_ref, ring, count):
+    """Memory warpgroup: copies the operand tiles of product, step by step."""
+
+    steps = lhs_ref.shape[1] // STEP
+
+    def add_step(step, count):
+        where = pl.ds(step * STEP, STEP)
+        return ring.load(count, lhs_ref.at[:, where], rhs_ref.at[where, :])
+
+    return lax.fori_loop(0, steps, add_step, count)
+
+
+def product(lhs_ref, rhs_ref, out_ref, ring, count, tile):
+    steps = lhs_ref.shape[1] // STEP
+
+    def add_step(step, count):
+        lhs, rhs = ring.wait(count)
+        plgpu.tcgen05_mma(tile.accumulators[0], lhs.at[tile.rows, :], rhs, ring.freed(count), accumulate=step > 0)
+        return count + 1
+
+    count = lax.fori_loop(0, steps, add_step, count)
+    tile.finish()
+    for part in tile.chunks():
+        total = part.accumulator(0)
+        part.store(total.astype(out_ref.dtype), out_ref)
+    tile.free()
+    return count
+
+
+def run(lhs, rhs):
+    m, k = lhs.shape
+    _, n = rhs.shape
+
+    def launch_product(lhs, rhs):
+        out_type = jax.ShapeDtypeStruct((m, n), lhs.dtype)
+        grid = (m // TILE_M, n // TILE_N)
+        tile = _Tcgen05Tile(TILE_M, TILE_N, out_type)
+        blocks = [((TILE_M, STEP), lhs.dtype), ((STEP, TILE_N), rhs.dtype)]
+        swizzle = tile.swizzle(lhs.dtype, STEP, tile.shape[1])
+        stages = _stages(4, tile, *blocks)
+
+        def body(lhs_ref, rhs_ref, out_ref, ring, scratch):
+            ring = _Ring(*ring)
+
+            def loads(i, j, count):
+                return product_loads(
+                    lhs_ref.at[pl.ds(i * TILE_M, TILE_M), :],
+                    rhs_ref.at[pl.ds(0, k), pl.ds(j * TILE_N, TILE_N)],
+                    out_ref.at[pl.ds(i * TILE_M, TILE_M), pl.ds(j * TILE_N, TILE_N)], ring, count
+                )
+
+            def compute(i, j, count):
+                return product(
+                    lhs_ref.at[pl.ds(i * TILE_M, TILE_M), :],
+                    rhs_ref.at[pl.ds(0, k), pl.ds(j * TILE_N, TILE_N)],
+                    out_ref.at[pl.ds(i * TILE_M, TILE_M), pl.ds(j * TILE_N, TILE_N)], ring, count,
+                    tile.part(scratch)
+                )
+
+            _persistent(grid, tile.warpgroups, loads, compute, ring.drain)
+
+        return plgpu.kernel(
+            body,
+            out_type=out_type,
+            grid=(min(_num_sms(), math.prod(grid)),),
+            grid_names=("sm",),
+            num_threads=tile.warpgroups + 1,
+            thread_name="wg",
+            scratch_types=(_Ring.scratch(stages, tile, swizzle, *blocks), tile.scratch()),
+        )(lhs, rhs)
+
+    return launch_product(lhs, rhs)

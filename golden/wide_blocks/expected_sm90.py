@@ -1,0 +1,291 @@
+"""Matrix product whose specs span all of K, 2 MB per program, far more than shared memory holds; the body walks K."""
+
+import math
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax import lax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+TILE_M, TILE_N, STEP = 64, 64, 128
+
+
+# Support code for Mosaic GPU, emitted by pallas-port.
+class _Ring:
+  """SMEM stages that the memory warpgroup fills and the compute warpgroups empty.
+
+  `count` numbers the steps through all loops and programs; both sides keep their own.
+  """
+
+  def __init__(self, buffers, full, empty):
+    self.buffers, self.full, self.empty = buffers, full, empty
+    self.stages = buffers[0].shape[0]
+
+  @staticmethod
+  def scratch(stages, tile, swizzle, *blocks):
+    """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile."""
+    buffers = [
+        plgpu.SMEM(
+            (stages, *shape),
+            dtype,
+            transforms=(
+                plgpu.TilingTransform((8, swizzle)),
+                plgpu.SwizzleTransform(swizzle * jnp.dtype(dtype).itemsize),
+            ),
+        )
+        for shape, dtype in blocks
+    ]
+    full = plgpu.Barrier(num_arrivals=len(blocks), num_barriers=stages)
+    return buffers, full, tile.empty_barrier(stages)
+
+  def slot(self, count):
+    return lax.rem(count, jnp.int32(self.stages))
+
+  def load(self, count, *sources):
+    """Copies the tiles of step `count`, once their stage is free."""
+    slot = self.slot(count)
+
+    @pl.when(count >= self.stages)
+    def _():
+      plgpu.barrier_wait(self.empty.at[slot])
+
+    for source, buffer in zip(sources, self.buffers, strict=True):
+      plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
+    return count + 1
+
+  def drain(self, count):
+    """Waits until the last stages are free again."""
+
+    @pl.loop(lax.max(count - self.stages, 0), count)
+    def _(step):
+      plgpu.barrier_wait(self.empty.at[self.slot(step)])
+
+  def wait(self, count):
+    """The tiles of step `count`, once they are there."""
+    slot = self.slot(count)
+    plgpu.barrier_wait(self.full.at[slot])
+    return [buffer.at[slot] for buffer in self.buffers]
+
+  def release(self, count, when):
+    """Gives the stage of step `count` back, if `when`."""
+
+    @pl.when(when)
+    def _():
+      plgpu.barrier_arrive(self.empty.at[self.slot(count)])
+
+  def freed(self, count):
+    """The barrier on which an MMA gives the stage of step `count` back."""
+    return self.empty.at[self.slot(count)]
+
+
+def _stages(num_stages, tile, *blocks):
+  """As many stages as fit the shared memory of one block (227 KB), up to twice Triton's number."""
+  free = 226 * 1024 - tile.scratch_bytes()
+  step = sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in blocks)
+  if free < 2 * step:
+    raise ValueError(f"two stages of {step} bytes do not fit {free} bytes of shared memory: use smaller blocks")
+  return max(2, min(2 * num_stages, free // step))
+
+
+def _persistent(grid, warpgroups, loads, compute, drain):
+  """Runs the programs of `grid` on the blocks along "sm": one warpgroup copies ahead of the others,
+  into the next program too. Neighbouring programs share operands in L2."""
+  *batch, rows, cols = grid if len(grid) > 1 else (1, *grid)
+  wg = lax.axis_index("wg")
+
+  def programs(run):
+    @plgpu.nd_loop((*batch, rows * cols), collective_axes="sm", init_carry=jnp.int32(0))
+    def count(program, carry):
+      *outer, inner = program.index
+      index = (*outer, *plgpu.planar_snake(inner, (rows, cols), 0, 8))
+      return run(*index[-len(grid) :], carry)
+
+    return count
+
+  @pl.when(wg == warpgroups)
+  def _():
+    plgpu.set_max_registers(40, action="decrease")
+    drain(programs(loads))
+
+  @pl.when(wg < warpgroups)
+  def _():
+    plgpu.set_max_registers({1: 248, 2: 232}[warpgroups], action="increase")
+    programs(compute)
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _num_sms():
+  """Streaming multiprocessors of the device; any number gives right results."""
+  device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+  return getattr(device, "num_cores", None) or getattr(device, "core_count", 132)
+
+
+def _swizzle(itemsize, widest, *minor):
+  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the minor extents."""
+  columns = math.gcd(widest, *minor)
+  if itemsize != 2:
+    raise ValueError("the matrix product takes float16 and bfloat16 operands only")
+  if columns < 16:
+    raise ValueError(f"blocks with minor extents {minor} are not multiples of 16")
+  return columns
+
+
+class _WgmmaTile:
+  """An output tile of `rows` x `cols` with `accumulators` float32 accumulators.
+
+  One compute warpgroup holds up to 128 x 128 accumulator elements, two share larger tiles along
+  rows if those divide by 128, else along columns.
+  """
+
+  layout = plgpu.Layout.WGMMA
+
+  def __init__(self, rows, cols, out_type, accumulators=1):
+    if rows % 64 or cols % 8:
+      raise ValueError(f"wgmma needs a multiple of 64 rows and of 8 columns, not a {rows} x {cols} tile")
+    self.warpgroups = 1 if rows * cols * accumulators <= 128 * 128 else 2
+    self.by_rows = rows % (64 * self.warpgroups) == 0
+    if self.by_rows:
+      rows //= self.warpgroups
+    else:
+      cols //= self.warpgroups
+    if cols > 256 or cols % 8 or rows * cols * accumulators > 128 * 192:
+      raise ValueError(f"{accumulators} accumulators of {rows} x {cols} do not fit one warpgroup: use a smaller tile")
+    self.shape, self.dtype = (rows, cols), out_type.dtype
+    # JAX drops the column index of an array as wide as one chunk, so that chunks past its edge
+    # would be written over column 0: such an array gets chunks of the tile's whole width.
+    width = math.gcd(cols, 128 // self.dtype.itemsize)
+    self.width = cols if out_type.shape[-1] <= width else width
+
+  def empty_barrier(self, stages):
+    return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
+
+  def swizzle(self, dtype, *minor):
+    return _swizzle(dtype.itemsize, 64, *minor)
+
+  def _out_shape(self):
+    chunks = self.shape[0] // 64 * (self.shape[1] // self.width)
+    return self.warpgroups, 2 - chunks % 2, 64, self.width  # two chunks take turns
+
+  def scratch_bytes(self):
+    return math.prod(self._out_shape()) * self.dtype.itemsize
+
+  def scratch(self):
+    return plgpu.SMEM(self._out_shape(), self.dtype)
+
+  def part(self, out):
+    """The part of the tile that the calling warpgroup computes; `out` is its `scratch`."""
+    return _WgmmaPart(self, lax.axis_index("wg"), out)
+
+
+class _WgmmaPart:
+  """One warpgroup's rows and columns of the output tile."""
+
+  def __init__(self, tile, wg, out):
+    (rows, cols), two = tile.shape, tile.warpgroups > 1
+    self.shape, self.layout, self.out = tile.shape, tile.layout, out.at[wg]
+    # Products that may still run when a step ends: alone, a warpgroup must keep the tensor core
+    # busy over its waits (measured 15 % at 128 x 128); two do that for each other.
+    self.behind = 0 if two else 1
+    self.rows = pl.ds(wg * rows if two and tile.by_rows else 0, rows)
+    self.cols = pl.ds(wg * cols if two and not tile.by_rows else 0, cols)
+
+  def load(self, ref):
+    """This part of a block in GMEM, laid out as the accumulator."""
+    return plgpu.load(ref.at[self.rows, self.cols], layout=self.layout, optimized=False)
+
+  def load_rows(self, ref):
+    return plgpu.load(ref.at[self.rows], layout=self.layout.reduce(1), optimized=False)
+
+  def load_cols(self, ref):
+    return plgpu.load(ref.at[self.cols], layout=self.layout.reduce(0), optimized=False)
+
+  def store(self, value, ref):
+    """Registers -> SMEM -> GMEM in chunks that take turns; TMA clips at the edges of the array."""
+    slots, height, width = self.out.shape
+    value, target = value.astype(ref.dtype), ref.at[self.rows, self.cols]
+    rows, cols = self.shape
+    chunks = [(r, c) for r in range(0, rows, height) for c in range(0, cols, width)]
+    for i, (r, c) in enumerate(chunks):
+      buffer = self.out.at[i % slots]
+      plgpu.wait_smem_to_gmem(slots - 1, wait_read_only=True)
+      buffer[...] = value[r : r + height, c : c + width]
+      plgpu.commit_smem()
+      plgpu.copy_smem_to_gmem(buffer, target.at[pl.ds(r, height), pl.ds(c, width)])
+
+
+def product_loads(lhs_ref, rhs_ref, out_ref, ring, count):
+    """Memory warpgroup: copies the operand tiles of product, step by step."""
+
+    steps = lhs_ref.shape[1] // STEP
+
+    def add_step(step, count):
+        where = pl.ds(step * STEP, STEP)
+        return ring.load(count, lhs_ref.at[:, where], rhs_ref.at[where, :])
+
+    return lax.fori_loop(0, steps, add_step, count)
+
+
+def product(lhs_ref, rhs_ref, out_ref, ring, count, part):
+    steps = lhs_ref.shape[1] // STEP
+
+    def products(total):
+        def add_step(step, count):
+            lhs, rhs = ring.wait(count)
+            plgpu.wgmma(total, lhs.at[part.rows, :], rhs.at[:, part.cols])
+            plgpu.wgmma_wait(part.behind)
+            ring.release(count - part.behind, step >= part.behind)
+            return count + 1
+
+        end = lax.fori_loop(0, steps, add_step, count)
+        total = total[...]
+        ring.release(end - 1, (part.behind > 0) & (end > count))
+        return total, end
+
+    total, count = pl.run_scoped(products, plgpu.ACC(part.shape, jnp.float32))
+    part.store(total.astype(out_ref.dtype), out_ref)
+    return count
+
+
+def run(lhs, rhs):
+    m, k = lhs.shape
+    _, n = rhs.shape
+
+    def launch_product(lhs, rhs):
+        out_type = jax.ShapeDtypeStruct((m, n), lhs.dtype)
+        grid = (m // TILE_M, n // TILE_N)
+        tile = _WgmmaTile(TILE_M, TILE_N, out_type)
+        blocks = [((TILE_M, STEP), lhs.dtype), ((STEP, TILE_N), rhs.dtype)]
+        swizzle = tile.swizzle(lhs.dtype, STEP, tile.shape[1])
+        stages = _stages(4, tile, *blocks)
+
+        def body(lhs_ref, rhs_ref, out_ref, ring, scratch):
+            ring = _Ring(*ring)
+
+            def loads(i, j, count):
+                return product_loads(
+                    lhs_ref.at[pl.ds(i * TILE_M, TILE_M), :],
+                    rhs_ref.at[pl.ds(0, k), pl.ds(j * TILE_N, TILE_N)],
+                    out_ref.at[pl.ds(i * TILE_M, TILE_M), pl.ds(j * TILE_N, TILE_N)], ring, count
+                )
+
+            def compute(i, j, count):
+                return product(
+                    lhs_ref.at[pl.ds(i * TILE_M, TILE_M), :],
+                    rhs_ref.at[pl.ds(0, k), pl.ds(j * TILE_N, TILE_N)],
+                    out_ref.at[pl.ds(i * TILE_M, TILE_M), pl.ds(j * TILE_N, TILE_N)], ring, count,
+                    tile.part(scratch)
+                )
+
+            _persistent(grid, tile.warpgroups, loads, compute, ring.drain)
+
+        return plgpu.kernel(
+            body,
+            out_type=out_type,
+            grid=(min(_num_sms(), math.prod(grid)),),
+            grid_names=("sm",),
+            num_threads=tile.warpgroups + 1,
+            thread_name="wg",
+            scratch_types=(_Ring.scratch(stages, tile, swizzle, *blocks), tile.scratch()),
+        )(lhs, rhs)
+
+    return launch_product(lhs, rhs)
