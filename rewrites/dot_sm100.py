@@ -8,7 +8,7 @@ and the epilogue runs once per chunk.
 Accumulates in float32. Operands must be float16 or bfloat16; tiles have 64, 128 or 256 rows and up
 to 256 columns, a multiple of 16 (32 for 64 rows); the emitted code checks this when it is traced.
 
-Does not cover what MG501 does not cover, nor loops that may run zero times.
+Does not cover what MG501 does not cover, nor loops whose bounds are known only at run time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import libcst as cst
 from ..translator import actions
 from .dot_sm90 import MATMUL, _both
 from .engine import Example, Rule, after_blank_line, statements
-from .pipeline import dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+from .pipeline import any_steps, call_lines, dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
 
 
 class DotSm100(Rule):
@@ -31,7 +31,9 @@ class DotSm100(Rule):
     }
     EXAMPLES = (
         Example(before=MATMUL, target="sm100", after='''
-        plgpu.tcgen05_mma(tile.accumulators[0], a.at[tile.rows, :], b, ring.freed(count), accumulate=t > 0)
+        plgpu.tcgen05_mma(
+            tile.accumulators[0], a.at[tile.rows, :], b, ring.freed(count), accumulate=t > 0
+        )
 '''),
     )
 
@@ -50,12 +52,13 @@ class DotSm100(Rule):
         single = len(plan.products) == 1
         for i, p in enumerate(plan.products):
             left = left_tile(p, plan).replace(f"{plan.part}.rows", "tile.rows")
-            freed = f"ring.freed({count}), " if single else ""
-            lines.append(f"    {plgpu}.tcgen05_mma(tile.accumulators[{i}], {left}, {right_tile(p, plan, '')}, {freed}accumulate={step} > {plan.lower})")
+            freed = [f"ring.freed({count})"] if single else []
+            arguments = [f"tile.accumulators[{i}]", left, right_tile(p, plan, ""), *freed, f"accumulate={step} > {plan.lower}"]
+            lines += call_lines(f"    {plgpu}.tcgen05_mma", arguments)
         if not single:
             lines.append(f"    {plgpu}.tcgen05_commit_arrive(ring.freed({count}))  # once all have read the stage")
         lines += [f"    return {count} + 1", "", *(f"  {c}" for c in on_loop)]
-        lines += [f"  {count} = {loop_call(plan, modules)}", "  tile.finish()"]
+        lines += [f"  {count} = {loop_call(plan, modules)}", f"  tile.finish({any_steps(plan, modules)})"]
         lines.append(f"  for {plan.part} in tile.chunks():")
         for i, p in enumerate(plan.products):
             lines.append(f"    {p.accumulator} = {plan.part}.accumulator({i})")

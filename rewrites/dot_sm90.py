@@ -18,7 +18,7 @@ import libcst as cst
 
 from ..translator import actions
 from .engine import Example, Rule, after_blank_line, statements
-from .pipeline import dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+from .pipeline import call_lines, dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
 
 MATMUL = '''
 import functools
@@ -87,7 +87,8 @@ class DotSm90(Rule):
         lines += [f"      {c}" for c in inside]
         lines.append(f"      {wait_line(plan)}")
         for p in plan.products:
-            lines.append(f"      {plgpu}.wgmma({p.accumulator}, {left_tile(p, plan)}, {right_tile(p, plan, f'{part}.cols')})")
+            operands = [p.accumulator, left_tile(p, plan), right_tile(p, plan, f"{part}.cols")]
+            lines += call_lines(f"      {plgpu}.wgmma", operands)
         lines += [
             f"      {plgpu}.wgmma_wait({part}.behind{each})",
             f"      ring.release({count} - {part}.behind, {step} >= {lower}{part}.behind)",
@@ -100,8 +101,8 @@ class DotSm90(Rule):
             f"    return {', '.join(accumulators)}, end",
             "",
         ]
-        shapes = ", ".join([f"{plgpu}.ACC({part}.shape, {jnp}.float32)"] * len(accumulators))
-        lines.append(f"  {', '.join(accumulators)}, {count} = {pl}.run_scoped(products, {shapes})")
+        shapes = [f"{plgpu}.ACC({part}.shape, {jnp}.float32)"] * len(accumulators)
+        lines += call_lines(f"  {', '.join(accumulators)}, {count} = {pl}.run_scoped", ["products", *shapes])
         lines += epilogue(node, plan, 1)
         lines.append(f"  return {count}")
         return _both(loads_function(node, plan, modules), lines, node)

@@ -34,7 +34,7 @@ def loads_function(node: cst.FunctionDef, plan: DotPlan, modules) -> list[str]:
         copies = [_chunk_window(o, i, plan) for i, o in enumerate(plan.operands)]
     if plan.masked and plan.step:
         lines.append(f"{indent * 2}# past the ends of the arrays the copies read zeros, as the masks did")
-    lines += _call(f"{indent * 2}return ring.load", [plan.count, *copies])
+    lines += call_lines(f"{indent * 2}return ring.load", [plan.count, *copies])
     lines += ["", f"{indent}return {lax}.fori_loop({_bounds(plan, modules)}, {plan.body_name}, {plan.count})"]
     return lines
 
@@ -47,6 +47,12 @@ def _bounds(plan: DotPlan, modules) -> str:
     if plan.step:
         return f"{plan.lower}, {plan.upper}"
     return f"0, {modules.name(PALLAS)}.cdiv({plan.upper}, {CHUNK})"
+
+
+def any_steps(plan: DotPlan, modules) -> str:
+    """Whether the loop runs at all, as an expression that is known when the kernel is traced."""
+    low, _, high = _bounds(plan, modules).partition(", ")
+    return f"{high} > {low}"
 
 
 def _window(operand: Operand) -> str:
@@ -196,7 +202,7 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     ):
         lines.append("")
         add(2, f"def {name}({axes}, count):")
-        lines += _call(f"      return {function}", [*views, "ring", "count", *more, *passed, *bound])
+        lines += call_lines(f"      return {function}", [*views, "ring", "count", *more, *passed, *bound])
     lines.append("")
     add(2, "_persistent(grid, tile.warpgroups, loads, compute, ring.drain)")
     lines.append("")
@@ -256,7 +262,7 @@ def _code_of(node: cst.CSTNode) -> str:
     return cst.Module([]).code_for_node(node).strip()
 
 
-def _call(head: str, arguments: list[str]) -> list[str]:
+def call_lines(head: str, arguments: list[str]) -> list[str]:
     """``head(arguments)`` on one line, or with the arguments filled into lines of their own."""
     one_line = f"{head}({', '.join(arguments)})"
     if len(one_line) < _WIDTH:

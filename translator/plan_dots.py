@@ -136,7 +136,7 @@ class _Planner:
         compute_statements = self._slice(loop_at, self._epilogue_names(epilogue) - set(self.accumulators) | self._bound_names())
         lower, upper = ("0", "")
         if self.loop is not None:
-            lower, upper = ast.unparse(self.loop.lower), ast.unparse(self.loop.upper)
+            lower, upper = self._text(self.loop.lower), self._text(self.loop.upper)
         self._check_thin(compute_statements, epilogue)
         from .plan import FreshNames
 
@@ -389,7 +389,21 @@ class _Planner:
         if dim >= len(parts):
             return ""
         value = self.model.values.get(parts[dim])
-        return ast.unparse(parts[dim]) if type(value).__name__ == "SliceValue" else ""
+        return self._text(parts[dim]) if type(value).__name__ == "SliceValue" else ""
+
+    def _text(self, node: ast.expr) -> str:
+        """The user's own expression with ``program_id`` replaced by the functions' parameters."""
+        names = self._axis_names()
+        queries = {q.node: names[q.axis] for q in self.model.grid_queries}
+
+        def rebuilt(n):
+            if isinstance(n, ast.AST):
+                if n in queries:
+                    return ast.Name(queries[n], ast.Load())
+                return type(n)(**{field: rebuilt(value) for field, value in ast.iter_fields(n)})
+            return [rebuilt(v) for v in n] if isinstance(n, list) else n
+
+        return ast.unparse(ast.fix_missing_locations(rebuilt(node)))
 
     def _emitted(self, expr: str, node: ast.AST) -> str:
         """An ``expr`` as source text of the loads function."""
@@ -519,7 +533,7 @@ class _Planner:
     def _bound_names(self) -> set[str]:
         if self.loop is None:
             return set()
-        return {n.id for e in (self.loop.lower, self.loop.upper) for n in ast.walk(e) if isinstance(n, ast.Name)}
+        return names_in(self._text(self.loop.lower)) | names_in(self._text(self.loop.upper))
 
     def _address_names(self, operands: list[Operand], body_statements: tuple[int, ...]) -> set[str]:
         names = self._bound_names()

@@ -215,8 +215,9 @@ class _Tcgen05Part:
     columns = pl.ds(wg * tile.cols, tile.cols)
     self.accumulators = [a.at[:, columns] if two else a for a in accumulators]
 
-  def finish(self):
-    """Waits until the products issued so far are done."""
+  def finish(self, any_steps):
+    """Waits until the products issued so far are done; `any_steps`: whether there were any."""
+    self.any_steps = any_steps
     plgpu.tcgen05_commit_arrive(self.done)
     plgpu.barrier_wait(self.done)
 
@@ -240,7 +241,9 @@ class _Tcgen05Chunk:
     self.cols, self.layout = pl.ds(start, part.tile.width), part.tile.layout
 
   def accumulator(self, i):
-    """The values of accumulator `i`, from TMEM."""
+    """The values of accumulator `i`, from TMEM; zeros if nothing was accumulated."""
+    if not self.part.any_steps:
+      return plgpu.layout_cast(jnp.zeros((self.rows.size, self.cols.size), jnp.float32), self.layout)
     return plgpu.async_load_tmem(self.part.accumulators[i].at[:, self.cols])
 
   def load(self, ref):
@@ -290,13 +293,17 @@ def glu_kernel(
 
     def body(i, count):
         x, gate_tile, up_tile = ring.wait(count)
-        plgpu.tcgen05_mma(tile.accumulators[0], x.at[tile.rows, :], gate_tile, accumulate=i > 0)
-        plgpu.tcgen05_mma(tile.accumulators[1], x.at[tile.rows, :], up_tile, accumulate=i > 0)
+        plgpu.tcgen05_mma(
+            tile.accumulators[0], x.at[tile.rows, :], gate_tile, accumulate=i > 0
+        )
+        plgpu.tcgen05_mma(
+            tile.accumulators[1], x.at[tile.rows, :], up_tile, accumulate=i > 0
+        )
         plgpu.tcgen05_commit_arrive(ring.freed(count))  # once all have read the stage
         return count + 1
 
     count = lax.fori_loop(0, k // block_k, body, count)
-    tile.finish()
+    tile.finish(k // block_k > 0)
     for part in tile.chunks():
         gate = part.accumulator(0)
         up = part.accumulator(1)

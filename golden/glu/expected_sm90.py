@@ -274,7 +274,9 @@ def glu_kernel(
         ring.release(end - 1, (part.behind > 0) & (end > count))
         return gate, up, end
 
-    gate, up, count = pl.run_scoped(products, plgpu.ACC(part.shape, jnp.float32), plgpu.ACC(part.shape, jnp.float32))
+    gate, up, count = pl.run_scoped(
+        products, plgpu.ACC(part.shape, jnp.float32), plgpu.ACC(part.shape, jnp.float32)
+    )
     silu = gate / (1 + jnp.exp(-gate))
     part.store(
         (silu * up).astype(out_ref.dtype),

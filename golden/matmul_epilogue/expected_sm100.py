@@ -198,8 +198,9 @@ class _Tcgen05Part:
     columns = pl.ds(wg * tile.cols, tile.cols)
     self.accumulators = [a.at[:, columns] if two else a for a in accumulators]
 
-  def finish(self):
-    """Waits until the products issued so far are done."""
+  def finish(self, any_steps):
+    """Waits until the products issued so far are done; `any_steps`: whether there were any."""
+    self.any_steps = any_steps
     plgpu.tcgen05_commit_arrive(self.done)
     plgpu.barrier_wait(self.done)
 
@@ -223,7 +224,9 @@ class _Tcgen05Chunk:
     self.cols, self.layout = pl.ds(start, part.tile.width), part.tile.layout
 
   def accumulator(self, i):
-    """The values of accumulator `i`, from TMEM."""
+    """The values of accumulator `i`, from TMEM; zeros if nothing was accumulated."""
+    if not self.part.any_steps:
+      return plgpu.layout_cast(jnp.zeros((self.rows.size, self.cols.size), jnp.float32), self.layout)
     return plgpu.async_load_tmem(self.part.accumulators[i].at[:, self.cols])
 
   def load(self, ref):
@@ -268,11 +271,13 @@ def dense_kernel(
 
   def body(i, count):
     x, w = ring.wait(count)
-    plgpu.tcgen05_mma(tile.accumulators[0], x.at[tile.rows, :], w, ring.freed(count), accumulate=i > 0)
+    plgpu.tcgen05_mma(
+        tile.accumulators[0], x.at[tile.rows, :], w, ring.freed(count), accumulate=i > 0
+    )
     return count + 1
 
   count = lax.fori_loop(0, k // block_k, body, count)
-  tile.finish()
+  tile.finish(k // block_k > 0)
   for part in tile.chunks():
     acc = part.accumulator(0)
     # The epilogue stays in float32; only the result is rounded.

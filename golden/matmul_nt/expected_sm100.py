@@ -212,8 +212,9 @@ class _Tcgen05Part:
     columns = pl.ds(wg * tile.cols, tile.cols)
     self.accumulators = [a.at[:, columns] if two else a for a in accumulators]
 
-  def finish(self):
-    """Waits until the products issued so far are done."""
+  def finish(self, any_steps):
+    """Waits until the products issued so far are done; `any_steps`: whether there were any."""
+    self.any_steps = any_steps
     plgpu.tcgen05_commit_arrive(self.done)
     plgpu.barrier_wait(self.done)
 
@@ -237,7 +238,9 @@ class _Tcgen05Chunk:
     self.cols, self.layout = pl.ds(start, part.tile.width), part.tile.layout
 
   def accumulator(self, i):
-    """The values of accumulator `i`, from TMEM."""
+    """The values of accumulator `i`, from TMEM; zeros if nothing was accumulated."""
+    if not self.part.any_steps:
+      return plgpu.layout_cast(jnp.zeros((self.rows.size, self.cols.size), jnp.float32), self.layout)
     return plgpu.async_load_tmem(self.part.accumulators[i].at[:, self.cols])
 
   def load(self, ref):
@@ -279,11 +282,14 @@ def _matmul_nt_kernel(a_ref, b_ref, o_ref, ring, count, tile, i, j, *, bm, bn, b
 
   def body(step, count):
     a, b = ring.wait(count)
-    plgpu.tcgen05_mma(tile.accumulators[0], a.at[tile.rows, :], b.transpose((1, 0)), ring.freed(count), accumulate=step > 0)
+    plgpu.tcgen05_mma(
+        tile.accumulators[0], a.at[tile.rows, :], b.transpose((1, 0)), ring.freed(count),
+        accumulate=step > 0
+    )
     return count + 1
 
   count = lax.fori_loop(0, pl.cdiv(k, bk), body, count)
-  tile.finish()
+  tile.finish(pl.cdiv(k, bk) > 0)
   for part in tile.chunks():
     acc = part.accumulator(0)
     part.store(acc.astype(o_ref.dtype), o_ref.at[pl.ds(i * bm, bm), pl.ds(j * bn, bn)])

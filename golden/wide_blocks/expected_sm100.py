@@ -194,8 +194,9 @@ class _Tcgen05Part:
     columns = pl.ds(wg * tile.cols, tile.cols)
     self.accumulators = [a.at[:, columns] if two else a for a in accumulators]
 
-  def finish(self):
-    """Waits until the products issued so far are done."""
+  def finish(self, any_steps):
+    """Waits until the products issued so far are done; `any_steps`: whether there were any."""
+    self.any_steps = any_steps
     plgpu.tcgen05_commit_arrive(self.done)
     plgpu.barrier_wait(self.done)
 
@@ -219,7 +220,9 @@ class _Tcgen05Chunk:
     self.cols, self.layout = pl.ds(start, part.tile.width), part.tile.layout
 
   def accumulator(self, i):
-    """The values of accumulator `i`, from TMEM."""
+    """The values of accumulator `i`, from TMEM; zeros if nothing was accumulated."""
+    if not self.part.any_steps:
+      return plgpu.layout_cast(jnp.zeros((self.rows.size, self.cols.size), jnp.float32), self.layout)
     return plgpu.async_load_tmem(self.part.accumulators[i].at[:, self.cols])
 
   def load(self, ref):
@@ -259,11 +262,14 @@ def product(lhs_ref, rhs_ref, out_ref, ring, count, tile):
 
     def add_step(step, count):
         lhs, rhs = ring.wait(count)
-        plgpu.tcgen05_mma(tile.accumulators[0], lhs.at[tile.rows, :], rhs, ring.freed(count), accumulate=step > 0)
+        plgpu.tcgen05_mma(
+            tile.accumulators[0], lhs.at[tile.rows, :], rhs, ring.freed(count),
+            accumulate=step > 0
+        )
         return count + 1
 
     count = lax.fori_loop(0, steps, add_step, count)
-    tile.finish()
+    tile.finish(steps > 0)
     for part in tile.chunks():
         total = part.accumulator(0)
         part.store(total.astype(out_ref.dtype), out_ref)

@@ -156,3 +156,33 @@ def test_no_comment_is_lost():
         text = run(source, target).text
         for comment in ("# first", "# run it", "# loop", "# last", "# done", "# multiply", "# the grid"):
             assert comment in text
+
+
+@pytest.mark.parametrize("target", ["sm90", "sm100"])
+def test_program_ids_in_indices_of_products_are_parameters(target):
+    """In the persistent form ``pl.program_id`` would be the block's number, not the program's."""
+    source = f"""{HEAD}
+def k(a_ref, b_ref, o_ref):
+    def step(t, acc):
+        a = a_ref[pl.ds(pl.program_id(0) * 64, 64), pl.ds(t * 64, 64)]
+        return acc + jnp.dot(a, b_ref[pl.ds(t * 64, 64), pl.ds(pl.program_id(1) * 64, 64)])
+
+    acc = lax.fori_loop(0, 2, step, {ZEROS})
+    o_ref[pl.ds(pl.program_id(0) * 64, 64), pl.ds(pl.program_id(1) * 64, 64)] = acc
+
+
+def run(a, b):
+    (m, kk), n = a.shape, b.shape[1]
+    return pl.pallas_call(k, grid=(m // 64, n // 64), out_shape=jax.ShapeDtypeStruct((m, n), jnp.float32), compiler_params=CP)(a, b)
+"""
+    result = run(source, target)
+    assert [s.status for s in result.sites] == ["ported"], result.diagnostics
+    assert "program_id" not in result.text
+    assert "a_ref.at[pl.ds(i * 64, 64), pl.ds(t * 64, 64)]" in result.text
+
+
+def test_program_id_in_the_bounds_of_a_product_loop():
+    source = product("", f"    acc = lax.fori_loop(0, pl.program_id(0) + 1, step, {ZEROS})\n    o_ref[...] = acc\n")
+    result = run(source)
+    assert [s.status for s in result.sites] == ["ported"] and "program_id" not in result.text
+    assert result.text.count("lax.fori_loop(0, i + 1, step, count)") == 2
