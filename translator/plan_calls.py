@@ -15,7 +15,7 @@ from . import actions as act
 from .actions import span_of
 from .model.events import KernelModel
 from .names import MOSAIC, PALLAS, Resolver
-from .sites import CallSite, Spec
+from .sites import CallSite, Spec, forwarded_call
 
 Problem = tuple[str, ast.AST, str, str]
 
@@ -166,6 +166,10 @@ def _kernel_call(site: CallSite) -> tuple[str, list[str]]:
         inner = expr.args[0]
         if isinstance(inner, ast.Name) and site.bound.keys() == {k.arg for k in expr.keywords}:
             return inner.id, [f"{k.arg}={ast.unparse(k.value)}" for k in expr.keywords]
+    if isinstance(expr, ast.Lambda) and (call := forwarded_call(expr)) is not None:
+        arguments = {k: v for k, v in site.bound.items() if v in call.args or v in [w.value for w in call.keywords]}
+        if isinstance(call.func, ast.Name) and call.func.id == _plain_name(site) and arguments == site.bound:
+            return call.func.id, [f"{k}={ast.unparse(v)}" for k, v in site.bound.items()]
     if expr is None:
         return _plain_name(site), []
     text = ast.unparse(expr)

@@ -135,14 +135,16 @@ def _find_kernel(
     """The function behind names, partials, factories and forwarding lambdas."""
     bound: dict[str, ast.expr] = {}
     count = 0
+    trailing: list[ast.expr] = []
     node: ast.AST = expr
     for _ in range(8):
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
             forwarded = forwarded_call(node)
-            if forwarded is None:
-                return node, bound, count
+            if forwarded is None or resolver.value(forwarded.func) is forwarded.func:  # not of this file
+                return node if _bind_trailing(node, trailing, bound) else None, bound, count
             for k in forwarded.keywords:
                 bound.setdefault(k.arg, k.value)  # type: ignore[arg-type]
+            trailing += forwarded.args[len(_parameters(node)) :]
             node = forwarded.func
         elif isinstance(node, ast.Call) and resolver.qualified(node.func) == _PARTIAL and node.args:
             if any(k.arg is None for k in node.keywords):
@@ -154,7 +156,7 @@ def _find_kernel(
         elif isinstance(node, ast.Call):
             factory = resolver.value(node.func)
             inner = _returned_function(factory, resolver)
-            if inner is None:
+            if inner is None or not _bind_trailing(inner, trailing, bound):
                 return None, bound, count
             return inner, bound, count
         elif isinstance(node, ast.Name):
@@ -167,8 +169,27 @@ def _find_kernel(
     return None, bound, count
 
 
+def _bind_trailing(kernel: FunctionNode, values: list[ast.expr], bound: dict[str, ast.expr]) -> bool:
+    """Binds what wrappers pass after the refs to the kernel's last parameters; False if unclear which."""
+    args = kernel.args
+    names = [a.arg for a in args.args][-len(values) :] if values else []
+    if values and (args.defaults or args.vararg or args.posonlyargs or len(names) < len(values)):
+        return False
+    for name, value in zip(names, values):
+        bound.setdefault(name, value)
+    return True
+
+
+def _parameters(node: FunctionNode) -> list[ast.expr]:
+    """The parameters of a function as it would pass them on: ``a, b, *refs``."""
+    names: list[ast.expr] = [ast.Name(a.arg, ast.Load()) for a in node.args.args]
+    if node.args.vararg:
+        names.append(ast.Starred(ast.Name(node.args.vararg.arg, ast.Load()), ast.Load()))
+    return names
+
+
 def forwarded_call(node: FunctionNode) -> ast.Call | None:
-    """The call of a function that only passes its arguments on with more keywords:
+    """The call of a function that only passes its arguments on, with more arguments after them:
     ``lambda *refs: kernel(*refs, flag=x)``, or the same as a ``def``."""
     body, args = node.body, node.args
     if isinstance(body, list):
@@ -179,10 +200,13 @@ def forwarded_call(node: FunctionNode) -> ast.Call | None:
         return None
     if args.defaults or args.kwonlyargs or args.kwarg or args.posonlyargs:
         return None
-    want = [ast.dump(ast.Name(a.arg, ast.Load())) for a in args.args]
-    if args.vararg:
-        want.append(ast.dump(ast.Starred(ast.Name(args.vararg.arg, ast.Load()), ast.Load())))
-    return body if [ast.dump(a) for a in body.args] == want else None
+    want = [ast.dump(p) for p in _parameters(node)]
+    if [ast.dump(a) for a in body.args[: len(want)]] != want:
+        return None
+    more = [*body.args[len(want) :], *(k.value for k in body.keywords)]
+    own = {a.arg for a in (*args.args, *filter(None, [args.vararg]))}
+    used = {n.id for value in more for n in ast.walk(value) if isinstance(n, ast.Name)}
+    return None if used & own or any(isinstance(a, ast.Starred) for a in more) else body
 
 
 def _returned_function(factory: ast.AST, resolver: Resolver) -> FunctionNode | None:

@@ -202,3 +202,31 @@ def test_grid_spec_is_unresolved():
 @pytest.mark.parametrize("source, has", [("pl.pallas_call(kernel, s)(x)", True), ("f = pl.pallas_call(kernel, s)", False)])
 def test_invocation(source, has):
     assert (site(source).invocation is not None) == has
+
+
+FORWARDERS = [
+    pytest.param("lambda *r: k(*r, 8)", {"n"}, id="star"),
+    pytest.param("lambda a, b: k(a, b, 8)", {"n"}, id="names"),
+    pytest.param("lambda *r: k(*r, n=8)", {"n"}, id="keyword"),
+    pytest.param("functools.partial(lambda *r: k(*r), n=8)", {"n"}, id="partial-of-a-lambda"),
+    pytest.param("lambda a, b: k(b, a, 8)", None, id="swapped"),
+    pytest.param("lambda a, b: k(a, b, a.shape[0])", None, id="own-parameter"),
+    pytest.param("lambda a, b: k(a, b, *rest)", None, id="starred"),
+    pytest.param("lambda a, b=0: k(a, b, 8)", None, id="default"),
+]
+
+
+@pytest.mark.parametrize("kernel, bound", FORWARDERS)
+def test_wrappers_that_only_pass_refs_on(kernel, bound):
+    found = site(f"import functools\ndef k(x_ref, o_ref, n): pass\npl.pallas_call({kernel}, s)(x)")
+    assert (set(found.bound) if isinstance(found.kernel, ast.FunctionDef) else None) == bound
+
+
+def test_functions_of_other_modules_are_no_kernels():
+    found = site("def k(o_ref):\n  plgpu.store(o_ref, 1.0)\npl.pallas_call(k, s)(x)")
+    assert isinstance(found.kernel, ast.FunctionDef) and found.kernel.name == "k" and not found.bound
+
+
+@pytest.mark.parametrize("parameters", ["x_ref, o_ref, n=8", "*refs"])
+def test_unclear_which_parameter_a_wrapper_binds(parameters):
+    assert site(f"def k({parameters}): pass\npl.pallas_call(lambda *r: k(*r, 8), s)(x)").kernel is None
