@@ -104,7 +104,8 @@ def _segments(tree: ast.Module) -> Iterable[tuple[int, int]]:
 
 def _rewrite_segment(segment: str, start: int, actions: list[Action], rules: dict[type[Action], Rule]) -> str:
     wrapper = MetadataWrapper(cst.parse_module(segment), unsafe_skip_copy=True)
-    rewriter = _Rewriter(start - 1, actions, rules)
+    commented = {number for number, line in enumerate(segment.split("\n"), 1) if "#" in line}
+    rewriter = _Rewriter(start - 1, actions, rules, commented)
     result = wrapper.visit(rewriter).code
     if rewriter.pending:
         raise RuntimeError(f"no node for {next(iter(rewriter.pending))}")
@@ -124,10 +125,14 @@ def _insert_support(text: str, first: int, block: str, newline: str) -> str:
 class _Rewriter(cst.CSTTransformer):
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self, offset: int, actions: list[Action], rules: dict[type[Action], Rule]) -> None:
+    def __init__(
+        self, offset: int, actions: list[Action], rules: dict[type[Action], Rule], commented: set[int]
+    ) -> None:
+        """``commented``: the lines of the segment that may hold a comment."""
         super().__init__()
-        self.offset, self.rules = offset, rules
+        self.offset, self.rules, self.commented = offset, rules, commented
         self.pending = dict.fromkeys(actions)
+        self.removed = False
         self.by_start: dict[tuple[int, int], list[Action]] = {}
         for action in actions:
             self.by_start.setdefault(action.span[:2], []).append(action)
@@ -145,6 +150,7 @@ class _Rewriter(cst.CSTTransformer):
         place = self._place(original_node)
         if place is None:
             return node
+        rewritten = self.removed
         for action in sorted(self.by_start.get(place[:2], ()), key=_order):
             rule = self.rules[type(action)]
             if action in self.pending and isinstance(original_node, rule.nodes[type(action)]):
@@ -152,9 +158,25 @@ class _Rewriter(cst.CSTTransformer):
                 if statement or place == action.span:
                     node = _chain(node, rule.rewrite(action, _core(node)))
                     del self.pending[action]
-        if isinstance(original_node, (cst.SimpleStatementLine, cst.FunctionDef)) and node is not original_node:
+                    rewritten = True
+        self.removed = self.removed or isinstance(node, cst.RemovalSentinel)
+        if node is not original_node and self._may_lose_comments(original_node, rewritten):
             node = _with_lost_comments(original_node, node)
         return node
+
+    def _may_lose_comments(self, node: cst.CSTNode, rewritten: bool) -> bool:
+        """False only where that is clear from the lines: looking through the nodes takes long.
+
+        rewritten: an action changed the function itself or removed a statement; otherwise the
+        statements in it have kept their comments.
+        """
+        if isinstance(node, cst.FunctionDef):
+            return rewritten and bool(self.commented)
+        if not isinstance(node, cst.SimpleStatementLine):
+            return False
+        position = self.get_metadata(PositionProvider, node)
+        first = position.start.line - len(node.leading_lines)
+        return any(first <= line <= position.end.line for line in self.commented)
 
     def _place(self, node: cst.CSTNode) -> Span | None:
         position = self.get_metadata(PositionProvider, node, None)
@@ -194,9 +216,10 @@ def _with_lost_comments(before: cst.CSTNode, after):
     if isinstance(after, cst.RemovalSentinel):
         return after
     nodes = list(after.nodes) if isinstance(after, cst.FlattenSentinel) else [after]
-    kept = collections.Counter(comments(*nodes))
+    held = comments(before)
+    kept = collections.Counter(comments(*nodes) if held else ())
     lost = []
-    for comment in comments(before):
+    for comment in held:
         kept[comment] -= 1
         if kept[comment] < 0:
             lost.append(comment)
