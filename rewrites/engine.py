@@ -9,6 +9,7 @@ internal error, never dropped.
 from __future__ import annotations
 
 import ast
+import bisect
 import collections
 import dataclasses
 from typing import ClassVar, Iterable
@@ -136,14 +137,16 @@ class _Rewriter(cst.CSTTransformer):
         self.by_start: dict[tuple[int, int], list[Action]] = {}
         for action in actions:
             self.by_start.setdefault(action.span[:2], []).append(action)
+        self.starts = sorted(self.by_start)
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Leaves out what holds no action: most of a file."""
         position = self.get_metadata(PositionProvider, node, None)
         if position is None:
             return True
-        first, last = position.start.line + self.offset, position.end.line + self.offset
-        return any(first <= line <= last for line, _ in self.by_start)
+        start, end = position.start, position.end
+        following = bisect.bisect_left(self.starts, (start.line + self.offset, start.column))
+        return following < len(self.starts) and self.starts[following] <= (end.line + self.offset, end.column)
 
     def on_leave(self, original_node, updated_node):  # type: ignore[override]
         node = super().on_leave(original_node, updated_node)
