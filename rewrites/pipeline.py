@@ -18,7 +18,7 @@ def loads_function(node: cst.FunctionDef, plan: DotPlan, modules) -> list[str]:
     """Source lines of the memory warpgroup's function."""
     lax = modules.name("jax.lax")
     indent = "  "
-    lines = [_head(node, plan, f"{plan.name}_loads", ["ring", plan.count], plan.load_statements)]
+    lines = [_head(node, plan, f"{plan.name}_loads", ["ring", plan.count])]
     lines.append(f'{indent}"""Memory warpgroup: copies the operand tiles of {plan.name}, step by step."""')
     for i in plan.load_statements:
         lines += _code(body_statements(node)[i], 1)
@@ -95,6 +95,7 @@ def dropped_comments(node: cst.FunctionDef, plan: DotPlan) -> tuple[list[str], l
     inside: list[str] = []
     on_loop: list[str] = []
     kept = {*plan.load_statements, *plan.compute_statements}
+    kept |= {0} if node.get_docstring() is not None else set()
     statements = body_statements(node)[: plan.epilogue]
     for i, s in enumerate(statements):
         if i == plan.body_function:
@@ -111,7 +112,7 @@ def dropped_comments(node: cst.FunctionDef, plan: DotPlan) -> tuple[list[str], l
 
 def kernel_head(node: cst.FunctionDef, plan: DotPlan, tile: str) -> list[str]:
     """Signature and leading statements of the compute warpgroups' function."""
-    lines = [_head(node, plan, plan.name, ["ring", plan.count, tile], None)]
+    lines = [_head(node, plan, plan.name, ["ring", plan.count, tile])]
     docstring = node.get_docstring()
     if docstring is not None:
         lines += _code(body_statements(node)[0], 1)
@@ -234,13 +235,15 @@ def _minor(at: int, data: LaunchData) -> str:
     return "tile.shape[0]" if is_left else "tile.shape[1]"
 
 
-def _head(node: cst.FunctionDef, plan: DotPlan, name: str, extra: list[str], _: object) -> str:
-    """The signature: the user's refs, what the pipeline passes, then the user's keywords."""
+def _head(node: cst.FunctionDef, plan: DotPlan, name: str, extra: list[str]) -> str:
+    """The signature: the user's refs, what the pipeline passes, then the user's other parameters by keyword."""
     params = node.params
-    positional = [_code_of(p.with_changes(default=None, comma=cst.MaybeSentinel.DEFAULT)) for p in params.params]
-    keywords = [_code_of(p.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for p in params.kwonly_params]
+    positional = [*params.posonly_params, *params.params]
+    refs = [_code_of(p.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for p in positional if p.name.value not in plan.statics]
+    statics = [p for p in positional if p.name.value in plan.statics]
+    keywords = [_code_of(p.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for p in (*statics, *params.kwonly_params)]
     indices = [n for _, n in plan.indices]
-    parts = [*positional, *extra, *indices]
+    parts = [*refs, *extra, *indices]
     if keywords:
         parts += ["*", *keywords]
     one_line = f"def {name}({', '.join(parts)}):"

@@ -56,6 +56,7 @@ class DotPlan:
     body_statements: what the loads function keeps of the loop body.
     epilogue: first statement after the loop.
     bounds: (ref, dimension, bound) of the masks that the copy engine stands in for.
+    statics: parameters of the kernel that are no refs though they may be passed by position.
     """
 
     name: str
@@ -76,6 +77,7 @@ class DotPlan:
     body_name: str
     masked: bool
     bounds: tuple[tuple[str, int, str], ...] = ()
+    statics: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ but are only followed through elementwise operations.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from .model.events import KernelModel
 from .model.interpreter import Interpreter
@@ -21,11 +22,14 @@ from .sites import CallSite
 from .values import FunctionValue, RefValue, Scalar, Unknown, Value
 
 
-def build_model(site: CallSite, resolver: Resolver, ref_dims: dict[int, tuple[str, ...]]) -> KernelModel:
-    """The model of a site's kernel.
+def build_model(
+    sites: Sequence[CallSite], resolver: Resolver, ref_dims: dict[int, tuple[str, ...]]
+) -> KernelModel:
+    """The model of the kernel that all ``sites`` run.
 
     ref_dims: the shape of the ref at each position, where the specs tell its rank.
     """
+    site = sites[0]
     kernel = site.kernel
     assert kernel is not None
     model = KernelModel(kernel, [])
@@ -37,7 +41,7 @@ def build_model(site: CallSite, resolver: Resolver, ref_dims: dict[int, tuple[st
     position = 0
     for i, arg in enumerate(positional):
         if i < site.bound_positional or arg.arg in site.bound:
-            env[arg.arg] = Scalar(True, (arg.arg,), arg.arg)
+            env[arg.arg] = _static(arg.arg, sites, resolver)
             continue
         ref = RefValue(arg.arg, ref_dims.get(position))
         model.refs.append(ref)
@@ -46,11 +50,18 @@ def build_model(site: CallSite, resolver: Resolver, ref_dims: dict[int, tuple[st
     if args.vararg is not None:
         env[args.vararg.arg] = Unknown("refs")
     for arg in args.kwonlyargs:
-        bound = site.bound.get(arg.arg)
-        env[arg.arg] = Scalar(True, (arg.arg,), arg.arg)
-        if bound is not None:
-            target = resolver.value(bound)
-            if isinstance(target, (ast.FunctionDef, ast.Lambda)):
-                env[arg.arg] = FunctionValue(target, {})
+        env[arg.arg] = _static(arg.arg, sites, resolver)
     interpreter.run_kernel(kernel, env, ref_dims)
     return model
+
+
+def _static(name: str, sites: Sequence[CallSite], resolver: Resolver) -> Value:
+    """A parameter that is no ref: a function if all sites bind the same one."""
+    targets = [resolver.value(s.bound[name]) if name in s.bound else None for s in sites]
+    first = targets[0]
+    if all(t is first for t in targets) and isinstance(first, (ast.FunctionDef, ast.Lambda)):
+        return FunctionValue(first, {})
+    libraries = {resolver.qualified(t) if isinstance(t, ast.expr) else None for t in targets}
+    if len(libraries) == 1 and isinstance(first, ast.expr) and None not in libraries:
+        return FunctionValue(first, {})
+    return Scalar(True, (name,), name)

@@ -265,7 +265,7 @@ class _Group:
         if not any(s.decorates for s in self.sites) and self._other_uses(kernel):
             self.block("C207", kernel, f"{getattr(kernel, 'name', 'the kernel')} is also called outside of pallas_call")
         dims, inputs = ref_dims(self.sites, self.resolver, self.found)
-        self.model = build_model(self.sites[0], self.resolver, dims)
+        self.model = build_model(self.sites, self.resolver, dims)
         self.inputs = inputs
         for finding in self.model.findings:
             self.block(finding.code, finding.node, finding.reason, finding.advice)

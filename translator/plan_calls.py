@@ -200,7 +200,7 @@ def plan_call(
         problems.append(("C203", site.keywords["input_output_aliases"], "aliases of a call whose number of inputs is not known", ""))
 
     names = _argument_names(site, model)
-    letters = _letters(len(grid), {n.id for n in _copied_names(site, [])})
+    letters = _letters(len(grid), {n.id for n in _copied_names(site, [], bool(model.dots))})
     views: list[str | None] | None = None
     specs: list[Spec] | None = None
     if site.in_specs is not None or site.out_specs is not None:
@@ -211,7 +211,7 @@ def plan_call(
         else:
             names = names[: len(specs)]
             operands = _operand_texts(site, resolver)
-            copied = _copied_names(site, specs)
+            copied = _copied_names(site, specs, bool(model.dots))
             letters = _letters(len(grid), {n.id for n in copied} | set(names))
             found = [
                 _view(spec, letters, resolver, operands.get(i), problems) for i, spec in enumerate(specs)
@@ -224,8 +224,10 @@ def plan_call(
         args = [ast.unparse(a) for a in site.invocation.args] if site.invocation is not None else []
         hidden = {o for i, o in enumerate(operands) if i >= len(args) or args[i] != o}
         kept = [site.keywords[k] for k in ("out_shape", "grid", "name", "interpret", "debug") if k in site.keywords]
-        copied = [*_copied_names(site, specs or []), *(n for k in kept for n in ast.walk(k) if isinstance(n, ast.Name))]
+        copied = [*_copied_names(site, specs or [], bool(model.dots)), *(n for k in kept for n in ast.walk(k) if isinstance(n, ast.Name))]
         problems += _changed_names(site, copied, hidden, resolver)
+    if model.dots and views is None:
+        problems += _changed_names(site, _copied_names(site, specs or [], True), set(names), resolver)
     if views is not None or aliases or model.dots:
         problems += _crowded(site, resolver)
     elif model.kernel.args.vararg is not None and aliases:
@@ -241,10 +243,14 @@ def _letters(rank: int, taken: set[str]) -> tuple[str, ...]:
     return tuple(a if a not in taken else f"axis_{a}" for a in _AXIS_LETTERS[:rank])
 
 
-def _copied_names(site: CallSite, specs: list[Spec]) -> list[ast.Name]:
-    """The names in all that the views and the call of the kernel copy from the source."""
+def _copied_names(site: CallSite, specs: list[Spec], values: bool) -> list[ast.Name]:
+    """The names in all that the views and the call of the kernel copy from the source.
+
+    values: what is bound to parameters of the kernel is copied too.
+    """
     roots: list[ast.AST] = [b for s in specs for b in s.block_shape or () if b is not None]
     roots += [site.kernel_expr] if site.kernel_expr is not None else []
+    roots += site.bound.values() if values else ()
     found = [n for root in roots for n in ast.walk(root) if isinstance(n, ast.Name)]
     inner = {a.arg for root in roots for a in ast.walk(root) if isinstance(a, ast.arg)}  # of lambdas
     found = [n for n in found if n.id not in inner]
@@ -270,7 +276,7 @@ def _changed_names(site: CallSite, copied: list[ast.Name], hidden: set[str], res
             problems.append(("C202", name, f"{name.id} means something else beside the call", "write the spec beside the call"))
         elif name.id in hidden:
             problems.append(("C202", name, f"{name.id} is a parameter of the kernel too", "rename one of them"))
-        elif there is not None and len(there[1]) > 1 and there[0].node is not resolver.tree:
+        elif there is not None and len(there[1]) > 1 and (there[0].node is not resolver.tree or resolver.scope_of(name).node is resolver.tree):
             later = [resolver.statement_of(b.place or b.node) for b in there[1] if b.kind != "parameter"]  # type: ignore[arg-type]
             if any(p.lineno > resolver.statement_of(name).lineno for p in later):
                 problems.append(("C202", name, f"{name.id} is assigned again after this", "use another name"))

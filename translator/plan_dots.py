@@ -164,6 +164,7 @@ class _Planner:
             body_name=self.loop.body.name if self.loop is not None and isinstance(self.loop.body, ast.FunctionDef) else "step",
             masked=self.masked or self.loop is None,
             bounds=tuple(dict.fromkeys(self.bounds)),
+            statics=frozenset(self.group.sites[0].bound),
         )
 
     def _inside(self, node: ast.AST, ancestor: ast.AST) -> bool:

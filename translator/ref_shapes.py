@@ -21,7 +21,7 @@ def ref_dims(
     sites: list[CallSite], resolver: Resolver, found: dict[int, tuple[SiteFacts, ...]]
 ) -> tuple[dict[int, tuple[str, ...]], int | None]:
     """({position of the ref: its dimensions}, number of input refs or None)."""
-    first = build_model(sites[0], resolver, {})
+    first = build_model(sites, resolver, {})
     names = [r.name for r in first.refs]
     ranks: dict[int, int] = {}
     for i, ref in enumerate(first.refs):

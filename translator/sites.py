@@ -135,13 +135,14 @@ def _find_kernel(
     """The function behind names, partials, factories and forwarding lambdas."""
     bound: dict[str, ast.expr] = {}
     count = 0
+    leading: list[ast.expr] = []
     trailing: list[ast.expr] = []
     node: ast.AST = expr
     for _ in range(8):
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
             forwarded = forwarded_call(node)
             if forwarded is None or resolver.value(forwarded.func) is forwarded.func:  # not of this file
-                return node if _bind_trailing(node, trailing, bound) else None, bound, count
+                return node if _bind_by_position(node, leading, trailing, bound) else None, bound, count
             for k in forwarded.keywords:
                 bound.setdefault(k.arg, k.value)  # type: ignore[arg-type]
             trailing += forwarded.args[len(_parameters(node)) :]
@@ -152,11 +153,12 @@ def _find_kernel(
             for k in node.keywords:
                 bound.setdefault(k.arg, k.value)  # type: ignore[arg-type]
             count += len(node.args) - 1
+            leading += node.args[1:]
             node = node.args[0]
         elif isinstance(node, ast.Call):
             factory = resolver.value(node.func)
             inner = _returned_function(factory, resolver)
-            if inner is None or not _bind_trailing(inner, trailing, bound):
+            if inner is None or not _bind_by_position(inner, leading, trailing, bound):
                 return None, bound, count
             return inner, bound, count
         elif isinstance(node, ast.Name):
@@ -169,13 +171,17 @@ def _find_kernel(
     return None, bound, count
 
 
-def _bind_trailing(kernel: FunctionNode, values: list[ast.expr], bound: dict[str, ast.expr]) -> bool:
-    """Binds what wrappers pass after the refs to the kernel's last parameters; False if unclear which."""
+def _bind_by_position(
+    kernel: FunctionNode, leading: list[ast.expr], trailing: list[ast.expr], bound: dict[str, ast.expr]
+) -> bool:
+    """Binds the parameters before and after the refs to what wrappers pass there; False if unclear which."""
     args = kernel.args
-    names = [a.arg for a in args.args][-len(values) :] if values else []
-    if values and (args.defaults or args.vararg or args.posonlyargs or len(names) < len(values)):
+    names = [a.arg for a in (*args.posonlyargs, *args.args)]
+    if len(names) < len(leading) + len(trailing) or any(isinstance(v, ast.Starred) for v in leading):
         return False
-    for name, value in zip(names, values):
+    if trailing and (args.defaults or args.vararg or args.posonlyargs):
+        return False
+    for name, value in [*zip(names, leading), *zip(names[len(names) - len(trailing) :], trailing)]:
         bound.setdefault(name, value)
     return True
 

@@ -25,7 +25,7 @@ def model_of(body: str, params="x_ref, o_ref, *, n, m, w, flag", dims=None, befo
     source = f"{HEAD}{before}\ndef kernel({params}):\n{lines}\n\npl.pallas_call(kernel, grid=(4, 4, 4), out_shape=s)(x)\n"
     resolver = Resolver(ast.parse(source))
     (site,) = find_sites(resolver)
-    return build_model(site, resolver, dims or {})
+    return build_model([site], resolver, dims or {})
 
 
 def loads(model):

@@ -28,7 +28,7 @@ def plan(function: str, head: str = HEAD):
     resolver = Resolver(ast.parse(source))
     (site,) = find_sites(resolver)
     dims, inputs = ref_dims([site], resolver, {})
-    model = build_model(site, resolver, dims)
+    model = build_model([site], resolver, dims)
     return plan_call(site, resolver, source.split("\n"), model, inputs)
 
 

@@ -24,7 +24,7 @@ def plan(body: str, params="x_ref, y_ref, o_ref, *, n, m, w, flag", dims=None):
     source = f"{HEAD}\ndef kernel({params}):\n{lines}\n\npl.pallas_call(kernel, grid=(4,), out_shape=s)(x, y)\n"
     resolver = Resolver(ast.parse(source))
     (site,) = find_sites(resolver)
-    model = build_model(site, resolver, dims or {})
+    model = build_model([site], resolver, dims or {})
     assert not model.findings, model.findings
     return plan_layouts(model, resolver, FreshNames.within(model.kernel))
 

@@ -186,3 +186,117 @@ def test_program_id_in_the_bounds_of_a_product_loop():
     result = run(source)
     assert [s.status for s in result.sites] == ["ported"] and "program_id" not in result.text
     assert result.text.count("lax.fori_loop(0, i + 1, step, count)") == 2
+
+
+ROW = HEAD + """
+def kern(x_ref, o_ref, s):
+    i = pl.program_id(0)
+    o_ref[i, :] = x_ref[i, :] * s
+
+KERNELS = {"k": kern}
+"""
+UNFOLLOWED = [
+    pytest.param("def run(x, kernel):\n    return CALL(lambda *refs: kernel(*refs, 2.0))(x)", id="parameter"),
+    pytest.param("def run(x, name):\n    return CALL(lambda *refs: KERNELS[name](*refs, 2.0))(x)", id="dictionary"),
+    pytest.param("def run(self, x):\n    return CALL(lambda x_ref, o_ref: self.kern(x_ref, o_ref, 2.0))(x)", id="method"),
+    pytest.param("def run(x, kernel):\n    def w(x_ref, o_ref):\n        kernel(x_ref, o_ref, s=2.0)\n    return CALL(w)(x)", id="def"),
+    pytest.param("def run(x, kernel):\n    def w(x_ref, o_ref):\n        kernel(s=2.0, refs=(x_ref, o_ref))\n    return CALL(w)(x)", id="keyword"),
+    pytest.param("def run(x, each):\n    def w(x_ref, o_ref):\n        each(lambda i: kern(x_ref, o_ref, i))\n    return CALL(w)(x)", id="function"),
+]
+
+
+@pytest.mark.parametrize("caller", UNFOLLOWED)
+def test_refs_that_leave_what_can_be_followed(caller):
+    caller = caller.replace("CALL(", "pl.pallas_call(").replace(")(x)", ", grid=(8,), out_shape=x, compiler_params=CP)(x)")
+    result = run(f"{ROW}\n\n{caller}\n")
+    assert [d.code for d in result.diagnostics if d.blocks] == ["B110"]
+
+
+BOUND = HEAD + """
+S = 2.0
+
+def mm(a_ref, b_ref, c_ref, {star}bk, s, act=None):
+    def step(t, acc):
+        return acc + jnp.dot(a_ref[:, pl.ds(t * bk, bk)], b_ref[pl.ds(t * bk, bk), :])
+    acc = lax.fori_loop(0, a_ref.shape[1] // bk, step, jnp.zeros(c_ref.shape, jnp.float32))
+    if act is not None:
+        acc = act(acc)
+    c_ref[...] = acc * s
+{module}
+def run(a, b, {parameters}):
+    (m, kk), n = a.shape, b.shape[1]
+{before}    return pl.pallas_call(
+        {kernel}, grid=(m // 64, n // 64),
+        in_specs=[pl.BlockSpec((64, kk), lambda i, j: (i, 0)), pl.BlockSpec((kk, 64), lambda i, j: (0, j))],
+        out_specs=pl.BlockSpec((64, 64), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((m, n), jnp.float32), compiler_params=CP)(a, b)
+"""
+
+
+def bound(kernel, star="", module="", parameters="s=2.0", before=""):
+    text = BOUND.format(kernel=kernel, star=star, module=module, parameters=parameters, before=before)
+    return text.replace("import jax\n", "import functools\nimport jax\n", 1)
+
+
+MOVED = [
+    pytest.param(bound("k", "*, ", "k = lambda *r: mm(*r, bk=64, s=S, act=None)\n", "S=5.0"), id="lambda-of-the-module"),
+    pytest.param(bound("k", "*, ", "k = functools.partial(mm, bk=64, s=S, act=None)\n", "S=5.0"), id="partial-of-the-module"),
+    pytest.param(bound("k", "*, ", "k = functools.partial(mm, bk=64, s=S, act=None)\nS = 3.0\n"), id="rebound-in-the-module"),
+    pytest.param(bound("k", "*, ", before="    k = functools.partial(mm, bk=64, s=s, act=None)\n    s = 3.0\n"), id="rebound"),
+]
+
+
+@pytest.mark.parametrize("source", MOVED)
+def test_values_bound_to_a_product_kernel_that_mean_something_else_in_the_launch(source):
+    assert "C202" in [d.code for d in run(source).diagnostics]
+
+
+STATICS = [
+    pytest.param(bound("functools.partial(mm, bk=64, s=s, act=None)"), id="partial"),
+    pytest.param(bound("functools.partial(mm, bk=64, s=s, act=jnp.tanh)"), id="activation"),
+    pytest.param(bound("lambda *r: mm(*r, bk=64, s=s, act=None)"), id="lambda"),
+    pytest.param(bound("lambda *r: mm(*r, 64, s)").replace(", act=None):", "):").replace("act", "None"), id="lambda-positional"),
+    pytest.param(bound("functools.partial(mm, 64, s)").replace("mm(a_ref, b_ref, c_ref, bk, s, act=None)", "mm(bk, s, a_ref, b_ref, c_ref, *, act=None)"), id="partial-positional"),
+]
+
+
+@pytest.mark.parametrize("source", STATICS)
+@pytest.mark.parametrize("target", ["sm90", "sm100"])
+def test_statics_of_a_product_kernel_that_are_not_keyword_only(source, target):
+    result = run(source, target)
+    assert [s.status for s in result.sites] == ["ported"], result.diagnostics
+    for name in ("mm", "mm_loads"):
+        (function,) = [n for n in ast.walk(ast.parse(result.text)) if isinstance(n, ast.FunctionDef) and n.name == name]
+        assert [a.arg for a in function.args.args[:3]] == ["a_ref", "b_ref", "c_ref"]
+        assert {"bk", "s"} <= {a.arg for a in function.args.kwonlyargs}
+
+
+def test_functions_that_differ_between_calls_are_not_followed():
+    source = HEAD + """
+def one(x_ref, o_ref):
+    o_ref[pl.program_id(0), :] = x_ref[pl.program_id(0), :]
+
+def two(x_ref, o_ref):
+    o_ref[pl.program_id(0), :] = x_ref[pl.program_id(0), :] * 2
+
+def kern(x_ref, o_ref, *, f):
+    f(x_ref, o_ref)
+
+def run(x):
+    y = pl.pallas_call(lambda *r: kern(*r, f=one), grid=(8,), out_shape=x, compiler_params=CP)(x)
+    return pl.pallas_call(lambda *r: kern(*r, f=two), grid=(8,), out_shape=x, compiler_params=CP)(y)
+"""
+    assert {d.code for d in run(source).diagnostics} == {"B110"}
+
+
+def test_primitives_of_a_library_function_that_is_passed_in():
+    source = ROW.replace("* s", "").replace("x_ref[i, :]", "s(x_ref[i, :])") + """
+def run(x):
+    return pl.pallas_call(lambda *r: kern(*r, jnp.floor), grid=(8,), out_shape=x, compiler_params=CP)(x)
+"""
+    assert [d.code for d in run(source).diagnostics] == ["B120"]
+
+
+def test_comment_above_the_docstring_of_a_product_kernel_is_kept_once():
+    source = product('    # why\n    """A product."""\n', f"    acc = lax.fori_loop(0, 2, step, {ZEROS})\n    o_ref[...] = acc\n")
+    assert run(source).text.count("# why") == 1

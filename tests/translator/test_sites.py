@@ -38,7 +38,7 @@ KERNELS = [
     pytest.param("pl.pallas_call(functools.partial(kernel, n=3), s)(x)", "kernel", {"n": "3"}, 0, id="partial"),
     pytest.param("pl.pallas_call(partial(kernel, n=3), s)(x)", "kernel", {"n": "3"}, 0, id="partial-from"),
     pytest.param("pl.pallas_call(partial(partial(kernel, n=3), n=4), s)(x)", "kernel", {"n": "4"}, 0, id="partial-twice"),
-    pytest.param("pl.pallas_call(partial(kernel, y), s)(x)", "kernel", {}, 1, id="partial-positional"),
+    pytest.param("pl.pallas_call(partial(kernel, y), s)(x)", "kernel", {"x_ref": "y"}, 1, id="partial-positional"),
     pytest.param("k = partial(kernel, n=3)\npl.pallas_call(k, s)(x)", "kernel", {"n": "3"}, 0, id="variable"),
     pytest.param("k = kernel\nk2 = k\npl.pallas_call(k2, s)(x)", "kernel", {}, 0, id="variables"),
     pytest.param("pl.pallas_call(lambda *refs: kernel(*refs, n=3), s)(x)", "kernel", {"n": "3"}, 0, id="forwarding-lambda"),

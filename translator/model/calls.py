@@ -69,14 +69,27 @@ class Calls:
         function = self.eval(node.func, env)
         args = [self.eval(a, env) for a in node.args]
         keywords = {k.arg: self.eval(k.value, env) for k in node.keywords if k.arg}
-        if isinstance(function, FunctionValue):
+        if isinstance(function, FunctionValue) and isinstance(function.node, (ast.FunctionDef, ast.Lambda)):
             return self.call_function(function, args, keywords, node, node.args)
+        if self.hands_out_refs(node, [*args, *keywords.values()]):
+            return Unknown(ast.unparse(node.func))
+        if isinstance(function, FunctionValue):  # of a library
+            self.model.calls.append((node, self.resolver.qualified(function.node) or ""))
+            return self.elementwise(node, list(zip(node.args, args)))
         if isinstance(function, Scalar) and function.static:
             # A callable passed into the kernel (an activation): assumed elementwise, said so.
             self.find("N203", node, f"{ast.unparse(node.func)} is passed into the kernel and was not followed",
                       "check that it uses only what Mosaic GPU lowers")
             return self.elementwise(node, list(zip(node.args, args)))
         return Unknown(ast.unparse(node.func))
+
+    def hands_out_refs(self, node: ast.Call, values: list[Value]) -> bool:
+        """Whether a call that was not followed passes on what only the kernel's own code may touch."""
+        if not any(map(_touches_refs, values)):
+            return False
+        self.find("B110", node, f"{ast.unparse(node.func)} gets refs or functions of the kernel and cannot be followed",
+                  "call a function of this file by its name")
+        return True
 
     def call_function(
         self, function: FunctionValue, args: list[Value], keywords: dict[str, Value],
@@ -421,6 +434,8 @@ class Calls:
                 self.find("B105", node, f"{func.attr} of a register array")
                 return Unknown(func.attr)
             return self.elementwise(node, [(func.value, base), *zip(node.args, args)])
+        if self.hands_out_refs(node, [*args, *(self.eval(k, env) for k in keywords.values())]):
+            return Unknown(func.attr)
         if isinstance(base, Scalar):
             text = ast.unparse(node) if base.text else ""
             return Scalar(base.static, (text,) if base.static and text else (UNKNOWN_FACTOR,), text if base.static else "")
@@ -508,3 +523,9 @@ class Calls:
         if not any(d.node is node for d in self.model.dots):
             self.model.dots.append(Dot(node, left, right, a, b, result, name))
         return result
+
+
+def _touches_refs(value: Value) -> bool:
+    if isinstance(value, TupleValue):
+        return any(map(_touches_refs, value.items))
+    return isinstance(value, (RefValue, ViewValue, FunctionValue)) or value == Unknown("refs")

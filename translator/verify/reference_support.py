@@ -141,10 +141,10 @@ def _indexed(index, extents: Sequence[int]) -> tuple[list[jax.Array], tuple[int,
     if index and index[-1] is ...:
         index = index[:-1]
     index = (*index, *[slice(None)] * (len(extents) - len(index)))
-    whole = [isinstance(i, slice) and i == slice(None) for i in index]
-    index = tuple(pl.ds(0, extent) if w else i for i, w, extent in zip(index, whole, extents, strict=True))
-    if any(i is ... or isinstance(i, slice) for i in index):
-        raise ValueError(f"index {index} holds an ellipsis that is not last, or a slice that is neither : nor pl.ds")
+    if any(i is ... for i in index):
+        raise ValueError(f"index {index} holds an ellipsis that is not last")
+    ranges = [range(n)[i] if isinstance(i, slice) else None for i, n in zip(index, extents, strict=True)]
+    index = tuple(i if r is None else pl.ds(r.start, len(r), r.step) for i, r in zip(index, ranges))
     is_slice = [isinstance(i, indexing.Slice) for i in index]
     arrays = [axis for axis, i in enumerate(index) if not is_slice[axis] and jnp.ndim(i)]
     integers = [axis for axis, flag in enumerate(is_slice) if not flag]
