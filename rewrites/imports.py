@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import sys
 
+import libcst as cst
+
 
 def update(before: str, after: str, needed: dict[str, str], newline: str) -> str:
     """``after`` with ``needed`` ({module: local name}) imported and newly unused imports gone."""
@@ -26,14 +28,15 @@ def update(before: str, after: str, needed: dict[str, str], newline: str) -> str
             alone = all(s is node or s.lineno > last_import or (s.end_lineno or 0) < node.lineno for s in tree.body)
             if not gone or not alone:
                 continue
-            kept = [a for a in node.names if a not in gone]
+            module_text = cst.parse_module("\n".join(lines[node.lineno - 1 : last_import]) + "\n")
+            names_gone = {_local(a) for a in gone}
             new = []
-            if kept:
-                new.append(ast.unparse(type(node)(**{**_fields(node), "names": kept})))
-            for module, name in needed.items():
-                if name in {_local(a) for a in gone}:
-                    new.append(_statement(module, name))
-                    placed.add(module)
+            if len(gone) < len(node.names):
+                new += _shortened(module_text, names_gone).splitlines()
+            taken = [(m, n) for m, n in needed.items() if n in names_gone]
+            placed |= {m for m, _ in taken}
+            comment = "" if new else _trailing_comment(module_text)
+            new += [_statement(m, n) + comment for m, n in taken]
             edits.append((node.lineno, node.end_lineno or node.lineno, new))
         elif last_import and not _is_prelude(node):
             break
@@ -77,8 +80,36 @@ def _local(alias: ast.alias) -> str:
     return alias.asname or alias.name.partition(".")[0]
 
 
-def _fields(node: ast.AST) -> dict[str, object]:
-    return {name: value for name, value in ast.iter_fields(node)}
+def _shortened(module: cst.Module, gone: set[str]) -> str:
+    """The text of an import statement without some of its names; comments on the others stay."""
+    (line,) = module.body
+    (statement,) = line.body  # type: ignore[union-attr]
+    names = list(statement.names)  # type: ignore[union-attr]
+    kept = [a for a in names if (a.evaluated_alias or a.evaluated_name.partition(".")[0]) not in gone]
+    changes: dict[str, object] = {}
+    parenthesis = getattr(statement, "rpar", None)
+    if kept[-1] is not names[-1]:
+        comma, last = kept[-1].comma, names[-1].comma
+        space = comma.whitespace_after  # type: ignore[union-attr]
+        end = last.whitespace_after if isinstance(last, cst.Comma) else getattr(parenthesis, "whitespace_before", None)
+        if isinstance(space, cst.ParenthesizedWhitespace) and isinstance(end, cst.ParenthesizedWhitespace):
+            space = space.with_changes(last_line=end.last_line, indent=end.indent)
+        elif not isinstance(space, cst.ParenthesizedWhitespace):
+            space = end or space
+        if isinstance(last, cst.Comma):
+            kept[-1] = kept[-1].with_changes(comma=comma.with_changes(whitespace_after=space))  # type: ignore[union-attr]
+        else:
+            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            if parenthesis is not None:
+                changes["rpar"] = parenthesis.with_changes(whitespace_before=space)
+    statement = statement.with_changes(names=kept, **changes)
+    return module.with_changes(body=[line.with_changes(body=[statement])]).code
+
+
+def _trailing_comment(module: cst.Module) -> str:
+    """The comment behind a statement, with the blanks before it."""
+    space = module.body[0].trailing_whitespace  # type: ignore[union-attr]
+    return space.whitespace.value + space.comment.value if space.comment is not None else ""
 
 
 def _statement(module: str, name: str) -> str:

@@ -20,7 +20,7 @@ CASES = [
     pytest.param("import functools\na\n", "import functools\nb\n", {}, "import functools\nb\n", id="unused-before-stays"),
     pytest.param("import os\nimport jax\nos.a\n", "import os\nimport jax\nos.a\nmath.b\n", {"math": "math"}, "import os\nimport math\nimport jax\nos.a\nmath.b\n", id="standard-library-first"),
     pytest.param("from a import b, c\nb, c\n", "from a import b, c\nb\n", {}, "from a import b\nb\n", id="one-of-two-names-goes"),
-    pytest.param("from a import (\n    b,\n    c,\n)\nb, c\n", "from a import (\n    b,\n    c,\n)\nb\n", {}, "from a import b\nb\n", id="over-lines"),
+    pytest.param("from a import (\n    b,\n    c,\n)\nb, c\n", "from a import (\n    b,\n    c,\n)\nb\n", {}, "from a import (\n    b,\n)\nb\n", id="over-lines"),
     pytest.param('"""Doc."""\nx\n', '"""Doc."""\nx\nlax.y\n', {"jax.lax": "lax"}, '"""Doc."""\nfrom jax import lax\nx\nlax.y\n', id="no-imports-after-the-docstring"),
     pytest.param("x\n", "lax.y\n", {"jax.lax": "lax"}, "from jax import lax\nlax.y\n", id="no-imports"),
     pytest.param('"""Doc."""\nfrom __future__ import annotations\nx\n', '"""Doc."""\nfrom __future__ import annotations\nlax.x\n', {"jax.lax": "lax"}, '"""Doc."""\nfrom __future__ import annotations\nfrom jax import lax\nlax.x\n', id="after-future"),
@@ -61,7 +61,27 @@ def test_what_shares_a_line_with_a_removed_import_stays(before, after, kept):
     assert kept in update(before, after, {}).rsplit("\n", 2)[0]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an import that loses a name is written on one line, without its comments")
-def test_comment_of_a_shortened_import():
-    before = "from a import (\n    b,  # first\n    c,  # second\n)\nb, c\n"
-    assert "# first" in update(before, before.replace("b, c\n", "b\n"), {})
+SHORTENED = [
+    pytest.param("from a import (\n    b,  # first\n    c,  # second\n)\n", "from a import (\n    b,  # first\n)\n", id="last"),
+    pytest.param("from a import (\n    c,  # second\n    b,  # first\n)\n", "from a import (\n    b,  # first\n)\n", id="first"),
+    pytest.param("from a import (\n    b,  # first\n    c  # second\n)\n", "from a import (\n    b  # first\n)\n", id="no-comma"),
+    pytest.param("from a import (b,  # first\n               c)\n", "from a import (b  # first\n               )\n", id="hanging"),
+    pytest.param("from a import (b, c)  # both\n", "from a import (b)  # both\n", id="one-line"),
+    pytest.param("from a import b, c  # both\n", "from a import b  # both\n", id="plain"),
+    pytest.param("from a import c as b, b as c\n", "from a import c as b\n", id="renamed"),
+    pytest.param("import b, c  # both\n", "import b  # both\n", id="modules"),
+    pytest.param("from a import b, \\\n    c\n", "from a import b\n", id="continued"),
+]
+
+
+@pytest.mark.parametrize("before, after", SHORTENED)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_shortened_import_keeps_its_form_and_comments(before, after, newline):
+    was, now = f"{before}b, c\n".replace("\n", newline), f"{before}b\n".replace("\n", newline)
+    assert update(was, now, {}, newline) == f"{after}b\n".replace("\n", newline)
+
+
+def test_import_that_takes_the_place_of_another_keeps_the_comment():
+    before = "from a import b as plgpu  # lint\nplgpu\n"
+    after = update(before, before, {"jax.experimental.pallas.mosaic_gpu": "plgpu"}, "\n")
+    assert after == "from jax.experimental.pallas import mosaic_gpu as plgpu  # lint\nplgpu\n"
