@@ -171,6 +171,9 @@ class Operators:
             tile.unify(v.tile)
         for n, v in arrays:
             if v.thin_axis is not None:
+                if rank == 2 and dims[1 - v.thin_axis] == "1":
+                    self.find("B105", node, f"{ast.unparse(node)[:60]} has a dimension of extent 1",
+                              "leave that dimension out and add it where the array meets a tile: c[:, None]")
                 self.expand(n, v, tile, rank)
             elif v.rank == 1 and rank == 2:
                 v.tile.vary(tile, 1)
