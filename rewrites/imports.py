@@ -14,8 +14,8 @@ import libcst as cst
 
 def update(before: str, after: str, needed: dict[str, str], newline: str) -> str:
     """``after`` with ``needed`` ({module: local name}) imported and newly unused imports gone."""
-    tree = ast.parse(after)
-    unused = _imported(ast.parse(before)) & _used(ast.parse(before)) - _used(tree, needed.values())
+    old, tree = ast.parse(before), ast.parse(after)
+    unused = _imported(old) & _used(old) - _used(tree, needed.values())
     unused |= set(needed.values()) & _imported(tree)  # an old import whose name is taken over
     lines = after.split("\n")
     edits: list[tuple[int, int, list[str]]] = []
@@ -28,16 +28,15 @@ def update(before: str, after: str, needed: dict[str, str], newline: str) -> str
             alone = all(s is node or s.lineno > last_import or (s.end_lineno or 0) < node.lineno for s in tree.body)
             if not gone or not alone:
                 continue
-            module_text = cst.parse_module("\n".join(lines[node.lineno - 1 : last_import]) + "\n")
+            statement = cst.parse_module("\n".join(lines[node.lineno - 1 : last_import]) + "\n")
             names_gone = {_local(a) for a in gone}
-            new = []
-            if len(gone) < len(node.names):
-                new += _shortened(module_text, names_gone).splitlines()
+            all_gone = len(gone) == len(node.names)
+            new = [] if all_gone else _shortened(statement, names_gone).splitlines()
+            comment = _trailing_comment(statement) if all_gone else ""
             taken = [(m, n) for m, n in needed.items() if n in names_gone]
             placed |= {m for m, _ in taken}
-            comment = "" if new else _trailing_comment(module_text)
             new += [_statement(m, n) + comment for m, n in taken]
-            edits.append((node.lineno, node.end_lineno or node.lineno, new))
+            edits.append((node.lineno, last_import, new))
         elif last_import and not _is_prelude(node):
             break
     rest = [(m, _statement(m, n)) for m, n in needed.items() if m not in placed]
