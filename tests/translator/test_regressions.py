@@ -201,6 +201,8 @@ UNFOLLOWED = [
     pytest.param("def run(self, x):\n    return CALL(lambda x_ref, o_ref: self.kern(x_ref, o_ref, 2.0))(x)", id="method"),
     pytest.param("def run(x, kernel):\n    def w(x_ref, o_ref):\n        kernel(x_ref, o_ref, s=2.0)\n    return CALL(w)(x)", id="def"),
     pytest.param("def run(x, kernel):\n    def w(x_ref, o_ref):\n        kernel(s=2.0, refs=(x_ref, o_ref))\n    return CALL(w)(x)", id="keyword"),
+    pytest.param("def run(x, kernel):\n    def w(*refs):\n        kernel(*list(refs), 2.0)\n    return CALL(w)(x)", id="list"),
+    pytest.param("def run(x, kernel):\n    def w(*refs):\n        kernel({'refs': refs}, 2.0)\n    return CALL(w)(x)", id="inside-a-dictionary"),
     pytest.param("def run(x, each):\n    def w(x_ref, o_ref):\n        each(lambda i: kern(x_ref, o_ref, i))\n    return CALL(w)(x)", id="function"),
 ]
 

@@ -87,7 +87,7 @@ class Calls:
         """Whether a call that was not followed passes on what only the kernel's own code may touch."""
         if not any(map(_touches_refs, values)):
             return False
-        self.find("B110", node, f"{ast.unparse(node.func)} gets refs or functions of the kernel and cannot be followed",
+        self.find("B110", node, f"{ast.unparse(node.func)} gets what may hold refs or functions of the kernel and cannot be followed",
                   "call a function of this file by its name")
         return True
 
@@ -526,6 +526,9 @@ class Calls:
 
 
 def _touches_refs(value: Value) -> bool:
+    """False only if a value is known to hold neither refs nor functions of the kernel."""
     if isinstance(value, TupleValue):
         return any(map(_touches_refs, value.items))
-    return isinstance(value, (RefValue, ViewValue, FunctionValue)) or value == Unknown("refs")
+    if isinstance(value, Unknown):
+        return value.why != "import"  # ``jnp.float32`` and the like
+    return isinstance(value, (RefValue, ViewValue, FunctionValue))
