@@ -19,6 +19,7 @@ from .invert_masks import InvertMasks
 from .launch import Launch
 from .layouts import Layouts
 from .loads import Loads
+from .loop_carries import LoopCarries
 from .new_axes import NewAxes
 from .reductions import Reductions
 from .remove_unused import RemoveUnused
@@ -31,6 +32,7 @@ RULES: tuple[type[Rule], ...] = (
     BlockViews,
     Aliases,
     RemoveUnused,
+    LoopCarries,
     Loads,
     Stores,
     Layouts,

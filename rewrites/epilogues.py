@@ -43,7 +43,7 @@ class Epilogues(Rule):
             ref, index, _ = access(node.targets[0].target)
             value = node.value
         else:
-            ref, index, rest = access(node)
+            ref, index, rest = access(node, values=1)
             value = rest[0].value
         window = expression(action.window) if action.window else _window(ref, index)
         args = [cst.Arg(value), cst.Arg(window)]

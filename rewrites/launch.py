@@ -19,7 +19,10 @@ from ..translator import actions
 from ..translator.names import MOSAIC
 from .engine import Example, Rule, expression
 
-_DROPPED = {"compiler_params", "in_specs", "out_specs", "cost_estimate", "backend", "input_output_aliases", "grid", "name"}
+_DROPPED = {
+    "compiler_params", "in_specs", "out_specs", "cost_estimate", "backend", "input_output_aliases", "grid", "name",
+    "num_warps", "num_stages",
+}
 
 
 class Launch(Rule):
@@ -76,7 +79,7 @@ def run(x):
         for arg in args:
             keyword = arg.keyword.value if arg.keyword is not None else ("kernel", "out_shape")[positional]
             positional += arg.keyword is None
-            if keyword == "kernel":
+            if keyword in ("kernel", "f"):
                 value = expression(action.body) if action.body else arg.value
                 new.append(arg.with_changes(value=value, keyword=None, equal=cst.MaybeSentinel.DEFAULT))
             elif keyword == "out_shape":

@@ -64,17 +64,23 @@ class Loads(Rule):
     def rewrite(self, action: actions.Load, node: cst.CSTNode) -> cst.BaseExpression:
         ref, index, rest = access(node)
         if action.scalar:
-            return cst.Subscript(ref, [cst.SubscriptElement(cst.Index(index))], lpar=getattr(node, "lpar", ()))
+            return element(ref, index).with_changes(lpar=getattr(node, "lpar", ()), rpar=getattr(node, "rpar", ()))
         rest = [a for a in rest if a.keyword is None or a.keyword.value not in ("cache_modifier", "volatile")]
         return call("_load", node, [ref, index], rest, action.layout, action.vec)
 
 
-def access(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, list[cst.Arg]]:
-    """(ref, index, other arguments) of ``load(ref.at[index], ...)`` or ``ref[index]``."""
+def access(node: cst.CSTNode, values: int = 0) -> tuple[cst.BaseExpression, cst.BaseExpression, list[cst.Arg]]:
+    """(ref, index, other arguments) of ``load(ref.at[index], ...)``, ``load(ref, index, ...)`` or ``ref[index]``.
+
+    values: how many positional arguments a call takes after the index.
+    """
     rest: list[cst.Arg] = []
     if isinstance(node, cst.Call):
         rest = list(node.args[1:])
         node = node.args[0].value
+        if (apart := _index_apart(rest, values)) is not None:  # until JAX 0.8
+            rest.remove(apart)
+            return node, apart.value, rest
         if not isinstance(node, cst.Subscript):
             return node, expression("..."), rest  # type: ignore[return-value]
     assert isinstance(node, cst.Subscript)
@@ -82,6 +88,24 @@ def access(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, l
     if isinstance(ref, cst.Attribute) and ref.attr.value == "at":
         ref = ref.value
     return ref, _index(node), rest
+
+
+def _index_apart(rest: list[cst.Arg], values: int) -> cst.Arg | None:
+    """The argument that is the index, where the index is an argument of its own."""
+    positional = [a for a in rest if a.keyword is None]
+    named = (a for a in rest if a.keyword is not None and a.keyword.value == "idx")
+    return positional[0] if len(positional) > values else next(named, None)
+
+
+def element(ref: cst.BaseExpression, index: cst.BaseExpression) -> cst.Subscript:
+    """``ref[index]``, without parentheses around several indices."""
+    elements = index.elements if isinstance(index, cst.Tuple) else ()
+    if not elements or any(isinstance(e, cst.StarredElement) for e in elements):
+        return cst.Subscript(ref, [cst.SubscriptElement(cst.Index(index))])
+    parts = [cst.SubscriptElement(cst.Index(e.value)) for e in elements]
+    if len(parts) == 1:
+        parts = [parts[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
+    return cst.Subscript(ref, parts)
 
 
 def _index(node: cst.Subscript) -> cst.BaseExpression:

@@ -13,7 +13,7 @@ import libcst as cst
 
 from ..translator import actions
 from .engine import Example, Rule
-from .loads import MASKED, access, call
+from .loads import MASKED, access, call, element
 
 
 class Stores(Rule):
@@ -37,9 +37,8 @@ class Stores(Rule):
             if isinstance(value, cst.Tuple) and not value.lpar:
                 value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
             return cst.Expr(call("_store", node, [ref, index, value], [], action.layout, action.vec), semicolon=node.semicolon)
-        ref, index, rest = access(node)
+        ref, index, rest = access(node, values=1)
         value, rest = rest[0].value, rest[1:]
         if action.scalar:
-            target = cst.Subscript(ref, [cst.SubscriptElement(cst.Index(index))])
-            return cst.Assign([cst.AssignTarget(target)], value)
+            return cst.Assign([cst.AssignTarget(element(ref, index))], value)
         return call("_store", node, [ref, index, value], rest, action.layout, action.vec)

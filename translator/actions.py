@@ -181,6 +181,30 @@ class RemoveStatement(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class LoopOverCarry(Action):
+    """``for_loop(n, body, state)`` becomes ``fori_loop(0, n, body, state)``; ``state`` False: there is none."""
+
+    state: bool
+    rule = "MG106"
+
+
+@dataclasses.dataclass(frozen=True)
+class CarryName(Action):
+    """A parameter, ``acc_ref[:]`` or the target of a store becomes the plain name ``name``."""
+
+    name: str
+    rule = "MG106"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReturnCarry(Action):
+    """Ends the loop body at ``span`` with ``return returned``."""
+
+    returned: str
+    rule = "MG106"
+
+
+@dataclasses.dataclass(frozen=True)
 class InvertMask(Action):
     """``~mask`` becomes ``mask ^ True``."""
 

@@ -5,8 +5,8 @@ Needs neither JAX nor a GPU, and touches no file: text in, ``PortResult`` out.
 
 from __future__ import annotations
 
+from .eras import read_module
 from .facts import Facts
-from .names import Resolver
 from .plan import plan_module
 from .result import Options, PortResult, Target
 from .source import Source
@@ -18,7 +18,7 @@ def port(source: Source, target: Target, options: Options, facts: Facts | None =
     facts: what recording the user's code showed; None for a static port.
     Raises InputError for a module that does not parse.
     """
-    resolver = Resolver(source.tree())
+    resolver = read_module(source.tree())
     plan = plan_module(resolver, source, target, options, facts)
     text = source.text
     if plan.actions:

@@ -14,13 +14,19 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from typing import Iterator
+from typing import TYPE_CHECKING, Iterator
+
+if TYPE_CHECKING:
+    from .eras import MutableLoop
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 PALLAS = "jax.experimental.pallas"
 TRITON = f"{PALLAS}.triton"
 MOSAIC = f"{PALLAS}.mosaic_gpu"
+FOR_LOOP = "jax.lax.for_loop"  # the loop over mutable state, gone in JAX 0.7
+# Modules that are gone, by what took their place under every name that is left.
+GONE_MODULES = {"jax_triton.pallas": PALLAS}
 
 # Where the same object has lived, by prefix; the first match wins.
 _HOMES: tuple[tuple[str, str], ...] = (
@@ -34,15 +40,20 @@ _HOMES: tuple[tuple[str, str], ...] = (
     ("jax._src.pallas.core.", f"{PALLAS}."),
     ("jax._src.pallas.utils.", f"{PALLAS}."),
     (f"{PALLAS}.gpu.", f"{TRITON}."),  # the Triton module's name until JAX 0.6.1
+    ("jax_triton.pallas.", f"{PALLAS}."),  # before Pallas was part of JAX
+    ("jax._src.lax.control_flow.for_loop.", "jax.lax."),
     ("jax._src.lax.lax.", "jax.lax."),
     ("jax._src.lax.control_flow.", "jax.lax."),
     ("jax._src.nn.functions.", "jax.nn."),
 )
 # Operations that moved from one Pallas module to another between releases.
 _MOVED = {
-    f"{PALLAS}.load": f"{TRITON}.load",
-    f"{PALLAS}.store": f"{TRITON}.store",
-    f"{PALLAS}.dot": f"{TRITON}.dot",
+    f"{PALLAS}.{name}": f"{TRITON}.{name}"
+    for name in (
+        "load", "store", "dot", "max_contiguous", "atomic_add", "atomic_and", "atomic_cas", "atomic_max",
+        "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor",
+    )
+} | {
     f"{TRITON}.TritonCompilerParams": f"{TRITON}.CompilerParams",
     f"{PALLAS}.dslice": f"{PALLAS}.ds",
     f"{PALLAS}.dynamic_slice": f"{PALLAS}.ds",
@@ -107,6 +118,7 @@ class Resolver:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.scopes: dict[ast.AST, Scope] = {}
         self._package = package
+        self.loops: list[MutableLoop] = []  # see eras.py
         self.module = Scope(tree, None)
         self.scopes[tree] = self.module
         for child in tree.body:

@@ -25,7 +25,7 @@ from .diagnostics import CODES, Diagnostic
 from .facts import Facts, SiteFacts
 from .kernel_model import build_model
 from .model.events import KernelModel
-from .names import MOSAIC, PALLAS, TRITON, FunctionNode, Resolver
+from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver
 from .plan_calls import CallPlan, plan_call
 from .plan_layouts import plan_layouts
 from .primitives import unsupported_of
@@ -92,8 +92,12 @@ class Modules:
         self.missing: dict[str, str] = {}
         for _, name, target in resolver.imports():
             bound = resolver.module.bindings[name]
-            if len(bound) == 1 and target in self._WISHES and not self._shadowed(name):
+            if len(bound) != 1 or self._shadowed(name):
+                continue
+            if target in self._WISHES:
                 self._held.setdefault(target, name)
+            elif target in GONE_MODULES:  # its successor takes over the name
+                self._held[GONE_MODULES[target]] = self.missing[GONE_MODULES[target]] = name
 
     def _shadowed(self, name: str) -> bool:
         return any(name in s.bindings for s in self._resolver.scopes.values() if s is not self._resolver.module)
@@ -318,8 +322,25 @@ class _Group:
             plan_dots(self, names, modules, emission)
         else:
             self._emit_rows(names, modules, emission)
+        self._emit_carries(modules, emission.actions.append)
         self.rules |= {a.rule for a in emission.actions}
         return emission
+
+    def _emit_carries(self, modules: Modules, add) -> None:
+        """Loops over mutable state, which the syntax tree already shows in today's form."""
+        assert self.model is not None
+        for loop in self.resolver.loops:
+            if loop.body not in self.model.functions:
+                continue
+            modules.name("jax.lax")
+            add(act.LoopOverCarry(self.span(loop.call), bool(loop.returned)))
+            for node, name in loop.names:
+                place = self.span(node)
+                if isinstance(node, ast.arg):  # without its annotation
+                    place = place._replace(end_line=place.line, end_column=place.column + len(loop.old_name))
+                add(act.CarryName(place, name))
+            if loop.returned:
+                add(act.ReturnCarry(self.span(loop.body), loop.returned))
 
     def span(self, node: ast.AST) -> Span:
         return span_of(node, self.lines)

@@ -14,8 +14,8 @@ import dataclasses
 from . import actions as act
 from .actions import span_of
 from .model.events import KernelModel
-from .names import MOSAIC, PALLAS, Resolver
-from .sites import CallSite, Spec, forwarded_call
+from .names import GONE_MODULES, MOSAIC, PALLAS, Resolver
+from .sites import TRITON_KEYWORDS, CallSite, Spec, forwarded_call
 
 Problem = tuple[str, ast.AST, str, str]
 
@@ -23,7 +23,7 @@ _AXIS_LETTERS = "ijklmn"
 # Keywords of pallas_call that the launch takes over or that need nothing.
 _KNOWN = {
     "out_shape", "grid", "in_specs", "out_specs", "compiler_params", "interpret", "debug", "name",
-    "input_output_aliases", "cost_estimate", "backend", "kernel", "grid_spec",
+    "input_output_aliases", "cost_estimate", "backend", "kernel", "grid_spec", *TRITON_KEYWORDS,
 }
 
 
@@ -486,7 +486,7 @@ def _substitute(node: ast.expr, names: dict[str, str]) -> ast.expr:
 
 
 def _pallas_name(resolver: Resolver) -> str | None:
-    return next((name for _, name, target in resolver.imports() if target == PALLAS), None)
+    return next((name for _, name, target in resolver.imports() if GONE_MODULES.get(target, target) == PALLAS), None)
 
 
 def _is_full(block: ast.expr, operand: str | None, dim: int, resolver: Resolver) -> bool:

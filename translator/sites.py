@@ -14,6 +14,7 @@ import dataclasses
 from .names import MOSAIC, PALLAS, TRITON, FunctionNode, Resolver
 
 PALLAS_CALL = f"{PALLAS}.pallas_call"
+TRITON_KEYWORDS = {"num_warps", "num_stages"}  # of pallas_call itself, until JAX 0.4.26
 _PARTIAL = "functools.partial"
 _SPECS = (f"{PALLAS}.BlockSpec", f"{PALLAS}.no_block_spec")
 
@@ -92,7 +93,8 @@ def _read_site(call: ast.Call, args: list[ast.expr], resolver: Resolver) -> Call
     positional = ("kernel", "out_shape")
     for name, value in zip(positional[1:], args[1:]):
         keywords.setdefault(name, value)
-    kernel_expr = args[0] if args else keywords.pop("kernel", None)
+    named = keywords.pop("kernel", None) or keywords.pop("f", None)  # ``f`` until JAX 0.4.36
+    kernel_expr = args[0] if args else named
 
     parent = resolver.parents.get(call)
     decorates = False
@@ -368,6 +370,8 @@ def _in_rocm_branch(node: ast.AST, resolver: Resolver) -> bool:
 
 
 def _read_backend(keywords: dict[str, ast.expr], resolver: Resolver) -> str:
+    if keywords.keys() & TRITON_KEYWORDS:
+        return "triton"
     named = keywords.get("backend")
     if isinstance(named, ast.Constant) and isinstance(named.value, str):
         return {"triton": "triton", "mosaic_gpu": "mosaic", "mosaic_tpu": "tpu", "rocm": "rocm"}.get(

@@ -301,7 +301,7 @@ def test_grid_queries_in_nested_functions():
     pytest.param("y = jnp.arange(x_ref[0])", "B111", id="arange-dynamic"),
     pytest.param("y = jnp.arange(2, n)", "B111", id="arange-from"),
     pytest.param("y = pl.program_id(n)", "B113", id="axis"),
-    pytest.param("y = pl.load(x_ref, (0,))", "B114", id="old-load"),
+    pytest.param("y = pl.load(x_ref, *at)", "B114", id="starred-load"),
 ])
 def test_finding(body, code):
     assert code in codes(model_of(body))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 
-from ..names import PALLAS, TRITON, FunctionNode
+from ..names import FOR_LOOP, PALLAS, TRITON, FunctionNode
 from ..values import (
     UNKNOWN_FACTOR,
     Array,
@@ -172,7 +172,7 @@ class Calls:
             return self.grid_query(node, short == "num_programs", env)
         if name == f"{TRITON}.load":
             return self.load_call(node, env)
-        if name == f"{TRITON}.store":
+        if name == f"{TRITON}.store" or name == f"{PALLAS}.swap" and isinstance(self.resolver.parents[node], ast.Expr):
             return self.store_call(node, env)
         if name == f"{PALLAS}.ds":
             return self.ds(node, env)
@@ -180,8 +180,12 @@ class Calls:
             return self.eval(node.args[0], env)
         if name in _DOTS:
             return self.dot(node, node.args[0] if node.args else node, node.args[1] if len(node.args) > 1 else node, name, env)
-        if name == "jax.lax.fori_loop":
+        if name == "jax.lax.fori_loop" or name == FOR_LOOP and any(m.call is node for m in self.resolver.loops):
             return self.fori_loop(node, env)
+        if name == FOR_LOOP:
+            self.find("B102", node, "a for_loop whose body uses its state in another way than by ref[...]",
+                      "write it as a lax.fori_loop whose body returns its carry")
+            return Unknown(short)
         if name == "jax.lax.while_loop":
             return self.while_loop(node, env)
         if name == "jax.lax.cond":
@@ -454,9 +458,9 @@ class Calls:
     def load_call(self, node: ast.Call, env: dict[str, Value]) -> Value:
         keywords = {k.arg: k.value for k in node.keywords if k.arg}
         base = self.eval(node.args[0], env) if node.args else Unknown()
-        if len(node.args) > 1 or "idx" in keywords:
-            self.find("B114", node, "load(ref, index), the form before JAX 0.9", "write load(ref.at[index])")
-            return Unknown("old load")
+        if len(node.args) != 1 or len(keywords) != len(node.keywords):
+            self.find("B114", node, "a load whose arguments are passed with * or **", "write load(ref.at[index])")
+            return Unknown("load")
         mask = keywords.get("mask")
         mask_value = self.eval(mask, env) if mask is not None else None
         other = self.eval(keywords["other"], env) if "other" in keywords else None
@@ -474,8 +478,8 @@ class Calls:
         keywords = {k.arg: k.value for k in node.keywords if k.arg}
         base = self.eval(node.args[0], env) if node.args else Unknown()
         value_node = node.args[1] if len(node.args) > 1 else keywords.get("val")
-        if len(node.args) > 2 or value_node is None:
-            self.find("B114", node, "store(ref, index, value), the form before JAX 0.9", "write store(ref.at[index], value)")
+        if len(node.args) > 2 or value_node is None or isinstance(value_node, ast.Starred):
+            self.find("B114", node, "a store whose arguments are passed with * or **", "write store(ref.at[index], value)")
             return TupleValue(())
         value = self.eval(value_node, env)
         mask = keywords.get("mask")
@@ -490,9 +494,14 @@ class Calls:
 
     def ds(self, node: ast.Call, env: dict[str, Value]) -> Value:
         keywords = {k.arg: k.value for k in node.keywords if k.arg}
-        start = self.eval(node.args[0], env) if node.args else self.eval(keywords["start"], env)
+        start_node = node.args[0] if node.args else keywords["start"]
         size_node = node.args[1] if len(node.args) > 1 else keywords.get("size")
-        size = self.eval(size_node, env) if size_node is not None else Unknown()
+        if size_node is None:  # ``ds(None)`` is ``:``, ``ds(n)`` is ``:n``
+            start_node, size_node = ast.copy_location(ast.Constant(0), node), start_node
+            if isinstance(size_node, ast.Constant) and size_node.value is None:
+                return SliceValue(Scalar(True, (), "0"), "", full=True)
+        start = self.eval(start_node, env)
+        size = self.eval(size_node, env)
         stride_node = node.args[2] if len(node.args) > 2 else keywords.get("stride")
         stride: int | None = 1
         if stride_node is not None:

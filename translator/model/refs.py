@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 
 from ..values import (
     Array,
@@ -45,10 +46,11 @@ class Refs:
                     break
                 self.find("B104", node, "an ellipsis before other indices")
                 result.append(Index("gather"))
-            elif value is not node:  # a tuple held in a variable was evaluated where it is made
-                result.append(self.one_index(p, self.model.values[p]))
-            else:
-                result.append(self.one_index(p, self.eval(p, env)))
+            else:  # a tuple held in a variable was evaluated where it is made
+                one = self.model.values[p] if value is not node else self.eval(p, env)
+                if isinstance(one, SliceValue) and one.full:  # ``slice(None)``
+                    one = dataclasses.replace(one, size=f"{ref.name}.shape[{i}]")
+                result.append(self.one_index(p, one))
         kinds = [ix.kind for ix in result]
         if any(k in ("run", "gather") for k in kinds[next((d for d, k in enumerate(kinds) if k in ("slice", "full", "strided")), len(kinds)):]):
             self.find("B104", node, "an index vector behind a slice", "use index vectors for both dimensions")
