@@ -9,7 +9,7 @@ aligned and index vectors cost no padding.
 tile start, row or mask bound cuts a vector; elsewhere elements are loaded one by one. Loads of one
 element stay plain subscripts.
 
-Does not cover: loads from views of views, and index vectors beside slices.
+Does not cover: loads from views of views, and index vectors behind slices, which Triton refuses too.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _one_index(part: cst.BaseSlice) -> cst.BaseExpression:
     none = cst.Name("None")
     if part.lower is None and part.upper is None:
         return expression("slice(None)")
-    bounds = [part.lower or none, part.upper or none]
+    bounds = [part.lower or none, part.upper or none, *([part.step] if part.step else [])]
     return cst.Call(cst.Name("slice"), [cst.Arg(b) for b in bounds])
 
 

@@ -26,7 +26,7 @@ from .actions import Action, Span
 from .model.events import Access, KernelModel, Loop, Reduction
 from .names import Resolver
 from .plan_calls import alone
-from .values import UNKNOWN_FACTOR, Array, Tile
+from .values import UNKNOWN_FACTOR, Array, RefValue, Tile
 
 Problem = tuple[str, ast.AST, str, str]
 
@@ -107,7 +107,7 @@ def plan_layouts(
         layouts.vec_name = names.pick("vec")
         layouts.support.add("_vec")
     vec_line = _vec_line(layouts, model) if layouts.vectors else ()
-    layout_lines, more = _name_tiles(tiled, layouts, known, names, narrow, {a.tile.find() for a in layouts.vectors})
+    layout_lines, more = _name_tiles(tiled, model.refs, layouts, known, names, narrow, {a.tile.find() for a in layouts.vectors})
     problems += more
     layouts.lines = (*vec_line, *layout_lines)
     layouts.support.add("_blocked")
@@ -203,7 +203,7 @@ def _vec_line(layouts: Layouts, model: KernelModel) -> tuple[str, ...]:
 
 
 def _name_tiles(
-    tiled: list[Access], layouts: Layouts, known: _Known, names, narrow: bool, vectored: set[Tile]
+    tiled: list[Access], refs: list[RefValue], layouts: Layouts, known: _Known, names, narrow: bool, vectored: set[Tile]
 ) -> tuple[list[str], list[Problem]]:
     lines: list[str] = []
     problems: list[Problem] = []
@@ -211,9 +211,10 @@ def _name_tiles(
     tiles = list(dict.fromkeys(a.tile.find() for a in tiled))  # type: ignore[union-attr]
     roots = list(dict.fromkeys((t.parent or t).find() for t in tiles))
     vectored_roots = {(t.parent or t).find() for t in vectored}
-    shapes = {_shape_text(r) for r in roots}
+    ranks = {r.name: len(r.dims) for r in refs if r.dims is not None}
+    shapes = {_shape_text(r, ranks) for r in roots}
     for root in roots:
-        shape = _shape_text(root)
+        shape = _shape_text(root, ranks)
         node = next(a.node for a in tiled if (a.tile.find().parent or a.tile.find()).find() is root)  # type: ignore[union-attr]
         if not shape or not known.text(shape):
             problems.append(("B122", node, f"the shape of this tile ({shape or 'unknown'}) is not known where the kernel starts",
@@ -244,7 +245,7 @@ def _name_tiles(
     return lines, problems
 
 
-def _shape_text(tile: Tile) -> str:
+def _shape_text(tile: Tile, ranks: dict[str, int]) -> str:
     """``x_ref.shape`` for a tile that is a whole ref, else the tuple of its dimensions."""
     text = tile.shape_text
     if text.startswith("("):
@@ -252,7 +253,8 @@ def _shape_text(tile: Tile) -> str:
         bases = {ast.unparse(d.value) for d in dims if isinstance(d, ast.Subscript)}
         if len(bases) == 1 and len(bases) == len({type(d) for d in dims}):
             (base,) = bases
-            if [ast.unparse(d) for d in dims] == [f"{base}[{i}]" for i in range(len(dims))]:
+            ref = base.removesuffix(".shape")
+            if ranks.get(ref) == len(dims) and [ast.unparse(d) for d in dims] == [f"{base}[{i}]" for i in range(len(dims))]:
                 return base
     return text
 

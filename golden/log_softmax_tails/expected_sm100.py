@@ -71,8 +71,9 @@ def _per_dimension(ref, index):
     if isinstance(i, slice):
       start, stop, step = i.indices(n)
       index[d] = pl.Slice(start, max(0, -(-(stop - start) // step)), step)
-  arrays = [d for d, i in enumerate(index) if not isinstance(i, pl.Slice) and jnp.ndim(i)]
-  if arrays and any(isinstance(i, pl.Slice) for i in index[: arrays[-1]]):
+  picked = [d for d, i in enumerate(index) if not isinstance(i, pl.Slice)]
+  beside = bool(picked) and picked[-1] - picked[0] == len(picked) - 1
+  if beside and picked[0] and any(jnp.ndim(index[d]) for d in picked):
     raise NotImplementedError("an index array behind a slice")
   lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
   return index, lead, (*lead, *(i.size for i in index if isinstance(i, pl.Slice)))
@@ -172,10 +173,11 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
     strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
     element = ir.MemRefType(base_ref.type).element_type
     pointer = _element(base_ref, strides, first)
-    zero = mgpu_utils.c(0, ir.IntegerType.get_signless(32))
+    word = ir.IntegerType.get_signless(32 if math.prod(base.shape) < 2**31 else 64)
+    zero = mgpu_utils.c(0, word)
     offsets = mgpu_arrays.FragmentedArray.splat(zero, shape, layout.to_mgpu(), is_signed=True)
     for d, x in zip(varying, args):
-      offsets = offsets + x * strides[d]
+      offsets = offsets + x.astype(word, is_signed=True) * strides[d]
     size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
     always = arith.constant(ir.IntegerType.get_signless(1), 1)
     results = np.empty_like(offsets.registers)

@@ -298,11 +298,13 @@ class Calls:
         if len(values) == 1 and isinstance(values[0], Scalar) and values[0].text:
             dim = values[0].text
             return Array((dim,), self.tile(1, tuple_text((dim,))), run=(), kind="int", start="0")
-        if len(values) == 2 and all(isinstance(v, Scalar) and v.static and v.text for v in values):
-            start, stop = values
+        if 2 <= len(values) <= 3 and all(isinstance(v, Scalar) and v.static and v.text for v in values):
+            start, stop, step = (*values, Scalar(True, ("1",), "1"))[:3]
             dim = stop.text if start.terms == () else f"{wrap(stop.text)} - {wrap(start.text)}"  # type: ignore[union-attr]
-            self.find("B111", node, "arange with a start", "write start + jnp.arange(size)") if start.terms else None  # type: ignore[union-attr]
-            return Array((dim,), self.tile(1, tuple_text((dim,))), run=start.terms, kind="int")  # type: ignore[union-attr]
+            if step.text == "1":  # type: ignore[union-attr]
+                return Array((dim,), self.tile(1, tuple_text((dim,))), run=start.terms, kind="int", start=start.expr)  # type: ignore[union-attr]
+            dim = f"-(-({dim}) // {wrap(step.text)})"  # type: ignore[union-attr]
+            return Array((dim,), self.tile(1, tuple_text((dim,))), kind="int")
         self.find("B111", node, f"{ast.unparse(node)}: its extent is not known", "use jnp.arange(size)")
         return Unknown("arange")
 

@@ -229,8 +229,9 @@ class Expressions:
         )
 
     def loaded_from(self, node: ast.expr) -> RefValue | None:
-        """The ref that ``node`` loads, if it is a load."""
-        return next((a.ref for a in self.model.accesses if a.node is node and a.kind == "load"), None)
+        """The ref that ``node`` loads, if it is a load or a name for one."""
+        nodes = (node, self.resolver.value(node))
+        return next((a.ref for a in self.model.accesses if a.node in nodes and a.kind == "load" and a.view == ()), None)
 
     def shift(self, mask: tuple[MaskTerm, ...] | None, by: int) -> tuple[MaskTerm, ...] | None:
         if mask is None:

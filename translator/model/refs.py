@@ -51,8 +51,9 @@ class Refs:
                 if isinstance(one, SliceValue) and one.full:  # ``slice(None)``
                     one = dataclasses.replace(one, size=f"{ref.name}.shape[{i}]")
                 result.append(self.one_index(p, one))
-        kinds = [ix.kind for ix in result]
-        if any(k in ("run", "gather") for k in kinds[next((d for d, k in enumerate(kinds) if k in ("slice", "full", "strided")), len(kinds)):]):
+        vectors = [i for i, ix in enumerate(result) if isinstance(ix.value, Array)]
+        picked = [i for i, ix in enumerate(result) if isinstance(ix.value, (Array, Scalar))]
+        if vectors and picked[0] > 0 and picked == list(range(picked[0], picked[-1] + 1)):
             self.find("B104", node, "an index vector behind a slice", "use index vectors for both dimensions")
         arrays = [
             (p, ix.value) for p, ix in zip(parts, result)
@@ -69,11 +70,15 @@ class Refs:
         upper = self.eval(node.upper, env) if node.upper is not None else Scalar(
             True, (f"{ref.name}.shape[{i}]",), f"{ref.name}.shape[{i}]"
         )
-        if node.step is not None or not (isinstance(lower, Scalar) and isinstance(upper, Scalar)):
+        step = self.eval(node.step, env) if node.step is not None else Scalar(True, ("1",), "1")
+        if not (isinstance(lower, Scalar) and isinstance(upper, Scalar) and isinstance(step, Scalar) and step.text.isdigit()):
             self.find("B104", node, f"the slice {ast.unparse(node)}", "use pl.ds(start, size)")
             return Index("gather")
         size = upper.text if lower.terms == () else f"{wrap(upper.text)} - {wrap(lower.text)}"
         known = upper.text and (lower.text or lower.terms == ())
+        if step.text != "1":
+            size = f"-(-({size}) // {step.text})"
+            return Index("strided", lower.terms, size if known else "", start=lower.expr)
         return Index("slice", lower.terms, size if known else "", start=lower.expr)
 
     def one_index(self, node: ast.expr | None, value: Value) -> Index:
@@ -113,12 +118,11 @@ class Refs:
             if last.kind in ("slice", "full") and last.size:
                 divisors = (*last.terms, last.size)
             return dims, self.tile(len(dims), tuple_text(dims)), divisors
-        # Index vectors broadcast together; slices beside them make an outer product, which the
-        # support functions do not build.
-        others = [ix for ix in dims_index if ix.value is None or isinstance(ix.value, SliceValue)]
         arrays = [ix.value for ix in vectors]
-        if others:
-            return None, self.tile(None), None
+        beside = [ix for ix in dims_index if ix.value is None or isinstance(ix.value, SliceValue)]
+        if beside:
+            return self.outer_shape(arrays, beside, dims_index[-1])  # type: ignore[arg-type]
+        # Index vectors broadcast together.
         rank = max(a.rank or 1 for a in arrays)  # type: ignore[union-attr]
         result: Array = arrays[0]  # type: ignore[assignment]
         if rank == 1:
@@ -150,6 +154,25 @@ class Refs:
             for ix in dims_index
         ):
             divisors = (*last_index.terms, last_index.size)
+        return dims, tile, divisors
+
+    def outer_shape(
+        self, arrays: list[Array], beside: list[Index], last: Index
+    ) -> tuple[tuple[str, ...] | None, Tile | None, tuple[str, ...] | None]:
+        """(dims, tile, divisors) of rows picked by an index vector, ``ref[rows, pl.ds(...)]``."""
+        first = arrays[0]
+        for other in arrays[1:]:
+            first.tile.unify(other.tile)
+        ranked = all(a.rank == 1 or a.dims is None for a in arrays)
+        dims = next((a.dims for a in arrays if a.dims), ("",))
+        dims = (*dims, *(ix.size for ix in beside))
+        tile = self.tile(len(dims) if ranked else 3, tuple_text(dims))  # rank 3 and more have no layout
+        if ranked and len(beside) == 1:
+            for a in arrays:
+                a.tile.vary(tile, 0)
+        divisors = None
+        if last.kind in ("slice", "full") and last.size:
+            divisors = (*last.terms, last.size)
         return dims, tile, divisors
 
     def load(

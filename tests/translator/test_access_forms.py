@@ -1,0 +1,59 @@
+"""Forms of loads and stores, each ported, lowered for both targets and interpreted against plain JAX.
+
+``verify_data/access_forms.py`` holds the kernels; one function each, so that a form is one name.
+"""
+
+import pathlib
+import re
+
+import pytest
+
+pytest.importorskip("jax")
+
+from pallas_port.translator.driver import port
+from pallas_port.translator.result import TARGETS, Options
+from pallas_port.translator.source import Source
+from pallas_port.translator.verify import jobs
+from pallas_port.translator.verify.example import Subject
+
+FILE = pathlib.Path(__file__).parent / "verify_data" / "access_forms.py"
+TEXT = FILE.read_text()
+FORMS = re.findall(r"^def example_(\w+)\(", TEXT, re.MULTILINE)
+NOT_INTERPRETED: frozenset[str] = frozenset()
+
+
+def only(form: str) -> str:
+    """The file with the one kernel: others must not decide whether it ports."""
+    head, *parts = re.split(r"^# -- (\w+)\n", TEXT, flags=re.MULTILINE)
+    return head + dict(zip(parts[::2], parts[1::2]))[form]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("forms")
+    todo = []
+    for form in FORMS:
+        file = directory / f"{form}.py"
+        file.write_text(only(form))
+        for target in TARGETS:
+            result = port(Source(str(file), only(form)), target, Options())
+            if all(s.status == "ported" for s in result.sites):
+                subject = Subject(str(file), result.text, str(file), f"example_{form}")
+                todo.append(jobs.Job(f"{form} lower {target}", "translator.verify.lower", subject, target))
+                if target == "sm90":
+                    todo.append(jobs.Job(f"{form} interpret", "translator.verify.interpret", subject, target))
+    done = jobs.run_jobs(todo, env=jobs.CPU_ONLY, timeout=120)
+    return {r.name: r for r in done}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("form", FORMS)
+def test_form_lowers(results, form, target):
+    result = results[f"{form} lower {target}"]
+    assert result.status == "passed", result.detail
+
+
+@pytest.mark.parametrize("form", [f for f in FORMS if f not in NOT_INTERPRETED])
+def test_form_interprets(results, form):
+    result = results[f"{form} interpret"]
+    assert result.status == "passed", result.detail

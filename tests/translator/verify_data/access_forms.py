@@ -1,0 +1,539 @@
+"""Kernels of ``test_access_forms.py``: one form of load or store each.
+
+Every part has ``run``, its arguments ``example_NAME()`` and ``reference``; the test ports each part alone.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+CP = plt.CompilerParams(num_warps=4)
+key = jax.random.key(0)
+
+# -- gather_arr_whole
+def k(t_ref, i_ref, o_ref):
+    o_ref[...] = t_ref[i_ref[...]]
+
+
+def run(t, i):
+    return pl.pallas_call(
+        k,
+        grid=(i.shape[0] // 256,),
+        in_specs=[pl.BlockSpec(t.shape, lambda i: (0,)), pl.BlockSpec((256,), lambda i: (i,))],
+        out_specs=pl.BlockSpec((256,), lambda i: (i,)),
+        out_shape=jax.ShapeDtypeStruct(i.shape, t.dtype),
+        compiler_params=CP,
+    )(t, i)
+
+
+def example_gather_arr_whole():
+    return jax.random.normal(key, (1000,)), jax.random.randint(key, (1024,), 0, 1000)
+
+
+def reference(t, i):
+    return t[i]
+
+
+# -- gather_masked
+def k(t_ref, i_ref, o_ref, *, block):
+    o = pl.program_id(0) * block + jnp.arange(block)
+    m = o < o_ref.shape[0]
+    ix = plt.load(i_ref.at[o], mask=m, other=0)
+    plt.store(o_ref.at[o], plt.load(t_ref.at[ix], mask=m & (ix > 10), other=-1.0), mask=m)
+
+
+def run(t, i):
+    return pl.pallas_call(
+        functools.partial(k, block=128),
+        grid=(pl.cdiv(i.shape[0], 128),),
+        out_shape=jax.ShapeDtypeStruct(i.shape, t.dtype),
+        compiler_params=CP,
+    )(t, i)
+
+
+def example_gather_masked():
+    return jax.random.normal(key, (1000,)), jax.random.randint(key, (1001,), 0, 1000)
+
+
+def reference(t, i):
+    return jnp.where(i > 10, t[i], -1.0)
+
+
+# -- gather_rows_full
+def k(t_ref, i_ref, o_ref):
+    o_ref[...] = t_ref[i_ref[...], :]
+
+
+def run(t, i):
+    return pl.pallas_call(
+        k,
+        grid=(i.shape[0] // 16,),
+        in_specs=[pl.BlockSpec(t.shape, lambda i: (0, 0)), pl.BlockSpec((16,), lambda i: (i,))],
+        out_specs=pl.BlockSpec((16, t.shape[1]), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((i.shape[0], t.shape[1]), t.dtype),
+        compiler_params=CP,
+    )(t, i)
+
+
+def example_gather_rows_full():
+    return jax.random.normal(key, (100, 64)), jax.random.randint(key, (64,), 0, 100)
+
+
+def reference(t, i):
+    return t[i]
+
+
+# -- gather_rows_ds
+def k(t_ref, i_ref, o_ref):
+    j = pl.program_id(1)
+    ix = i_ref[...]
+    o_ref[...] = t_ref[ix, pl.ds(j * 32, 32)] * 2
+
+
+def run(t, i):
+    return pl.pallas_call(
+        k,
+        grid=(i.shape[0] // 16, t.shape[1] // 32),
+        in_specs=[pl.BlockSpec(t.shape, lambda i, j: (0, 0)), pl.BlockSpec((16,), lambda i, j: (i,))],
+        out_specs=pl.BlockSpec((16, 32), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((i.shape[0], t.shape[1]), t.dtype),
+        compiler_params=CP,
+    )(t, i)
+
+
+def example_gather_rows_ds():
+    return jax.random.normal(key, (100, 64)), jax.random.randint(key, (64,), 0, 100)
+
+
+def reference(t, i):
+    return t[i] * 2
+
+
+# -- gather_outer
+def k(t_ref, r_ref, c_ref, o_ref):
+    r, c = r_ref[...], c_ref[...]
+    o_ref[...] = t_ref[r[:, None], c[None, :]]
+
+
+def run(t, r, c):
+    return pl.pallas_call(
+        k,
+        out_shape=jax.ShapeDtypeStruct((r.shape[0], c.shape[0]), t.dtype),
+        compiler_params=CP,
+    )(t, r, c)
+
+
+def example_gather_outer():
+    return jax.random.normal(key, (50, 70)), jax.random.randint(key, (32,), 0, 50), jax.random.randint(key, (64,), 0, 70)
+
+
+def reference(t, r, c):
+    return t[r[:, None], c[None, :]]
+
+
+# -- gather_two_vectors
+def k(t_ref, r_ref, c_ref, o_ref):
+    o_ref[...] = t_ref[r_ref[...], c_ref[...]]
+
+
+def run(t, r, c):
+    return pl.pallas_call(k, out_shape=jax.ShapeDtypeStruct(r.shape, t.dtype), compiler_params=CP)(t, r, c)
+
+
+def example_gather_two_vectors():
+    return jax.random.normal(key, (50, 70)), jax.random.randint(key, (64,), 0, 50), jax.random.randint(key, (64,), 0, 70)
+
+
+def reference(t, r, c):
+    return t[r, c]
+
+
+# -- gather_scalar_and_vector
+def k(t_ref, c_ref, o_ref):
+    i = pl.program_id(0)
+    o_ref[i, :] = t_ref[i, c_ref[...]]
+
+
+def run(t, c):
+    return pl.pallas_call(
+        k,
+        grid=(t.shape[0],),
+        out_shape=jax.ShapeDtypeStruct((t.shape[0], c.shape[0]), t.dtype),
+        compiler_params=CP,
+    )(t, c)
+
+
+def example_gather_scalar_and_vector():
+    return jax.random.normal(key, (50, 70)), jax.random.randint(key, (64,), 0, 70)
+
+
+def reference(t, c):
+    return t[:, c]
+
+
+# -- gather_arith
+def k(t_ref, o_ref):
+    i = pl.program_id(0)
+    o = i * 64 + jnp.arange(64)
+    o_ref[o] = t_ref[o // 3 + 1]
+
+
+def run(t):
+    return pl.pallas_call(k, grid=(4,), out_shape=jax.ShapeDtypeStruct((256,), t.dtype), compiler_params=CP)(t)
+
+
+def example_gather_arith():
+    return (jax.random.normal(key, (1000,)),)
+
+
+def reference(t):
+    return t[jnp.arange(256) // 3 + 1]
+
+
+# -- gather_2d_index
+def k(t_ref, i_ref, o_ref):
+    o_ref[...] = t_ref[i_ref[...]]
+
+
+def run(t, i):
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec(t.shape, lambda i: (0,)), pl.BlockSpec((16, 64), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((16, 64), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct(i.shape, t.dtype),
+        compiler_params=CP,
+    )(t, i)
+
+
+def example_gather_2d_index():
+    return jax.random.normal(key, (1000,)), jax.random.randint(key, (64, 64), 0, 1000)
+
+
+def reference(t, i):
+    return t[i]
+
+
+# -- scatter
+def k(v_ref, i_ref, o_ref):
+    o_ref[i_ref[...]] = v_ref[...]
+
+
+def run(v, i):
+    b = pl.BlockSpec((256,), lambda i: (i,))
+    return pl.pallas_call(
+        k,
+        grid=(v.shape[0] // 256,),
+        in_specs=[b, b],
+        out_specs=pl.BlockSpec(v.shape, lambda i: (0,)),
+        out_shape=v,
+        compiler_params=CP,
+    )(v, i)
+
+
+def example_scatter():
+    return jax.random.normal(key, (1024,)), jax.random.permutation(key, 1024).astype(jnp.int32)
+
+
+def reference(v, i):
+    return jnp.zeros_like(v).at[i].set(v)
+
+
+# -- scatter_rows
+def k(v_ref, i_ref, o_ref):
+    plt.store(o_ref.at[i_ref[...], :], v_ref[...])
+
+
+def run(v, i):
+    return pl.pallas_call(
+        k,
+        grid=(v.shape[0] // 16,),
+        in_specs=[pl.BlockSpec((16, 64), lambda i: (i, 0)), pl.BlockSpec((16,), lambda i: (i,))],
+        out_specs=pl.BlockSpec(v.shape, lambda i: (0, 0)),
+        out_shape=v,
+        compiler_params=CP,
+    )(v, i)
+
+
+def example_scatter_rows():
+    return jax.random.normal(key, (128, 64)), jax.random.permutation(key, 128).astype(jnp.int32)
+
+
+def reference(v, i):
+    return jnp.zeros_like(v).at[i].set(v)
+
+
+# -- scatter_masked_pred
+def k(v_ref, i_ref, z_ref, o_ref, *, block):
+    o = pl.program_id(0) * block + jnp.arange(block)
+    m = o < v_ref.shape[0]
+    ix = plt.load(i_ref.at[o], mask=m, other=-1)
+    v = plt.load(v_ref.at[o], mask=m, other=0.0)
+    plt.store(o_ref.at[ix], v, mask=m & (v > 0))
+
+
+def run(v, i):
+    return pl.pallas_call(
+        functools.partial(k, block=128),
+        grid=(pl.cdiv(v.shape[0], 128),),
+        input_output_aliases={2: 0},
+        out_shape=v,
+        compiler_params=CP,
+    )(v, i, jnp.zeros_like(v))
+
+
+def example_scatter_masked_pred():
+    return jax.random.normal(key, (1001,)), jax.random.permutation(key, 1001).astype(jnp.int32)
+
+
+def reference(v, i):
+    return jnp.zeros_like(v).at[i].set(jnp.where(v > 0, v, 0))
+
+
+# -- scalar_dyn
+def k(s_ref, x_ref, o_ref):
+    i = pl.program_id(0)
+    o_ref[...] = x_ref[...] * s_ref[i]
+
+
+def run(s, x):
+    b = pl.BlockSpec((128,), lambda i: (i,))
+    return pl.pallas_call(
+        k,
+        grid=(x.shape[0] // 128,),
+        in_specs=[pl.BlockSpec(s.shape, lambda i: (0,)), b],
+        out_specs=b,
+        out_shape=x,
+        compiler_params=CP,
+    )(s, x)
+
+
+def example_scalar_dyn():
+    return jax.random.normal(key, (4,)), jax.random.normal(key, (512,))
+
+
+def reference(s, x):
+    return (x.reshape(4, 128) * s[:, None]).reshape(-1)
+
+
+# -- scalar_2d_store
+def k(x_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    x = x_ref[i, pl.ds(j * 64, 64)]
+    o_ref[i, j] = jnp.sum(x, axis=0)
+
+
+def run(x):
+    return pl.pallas_call(
+        k,
+        grid=(x.shape[0], x.shape[1] // 64),
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], x.shape[1] // 64), x.dtype),
+        compiler_params=CP,
+    )(x)
+
+
+def example_scalar_2d_store():
+    return (jax.random.normal(key, (6, 256)),)
+
+
+def reference(x):
+    return x.reshape(6, 4, 64).sum(-1)
+
+
+# -- scalar_pl_store
+def k(x_ref, o_ref):
+    i = pl.program_id(0)
+    s = plt.load(x_ref.at[i])
+    plt.store(o_ref.at[i], s * 2)
+
+
+def run(x):
+    return pl.pallas_call(k, grid=(8,), out_shape=x, compiler_params=CP)(x)
+
+
+def example_scalar_pl_store():
+    return (jax.random.normal(key, (8,)),)
+
+
+def reference(x):
+    return x * 2
+
+
+# -- scalar_bf16
+def k(x_ref, o_ref):
+    i = pl.program_id(0)
+    o_ref[i] = x_ref[i] * 2
+
+
+def run(x):
+    return pl.pallas_call(k, grid=(8,), out_shape=x, compiler_params=CP)(x)
+
+
+def example_scalar_bf16():
+    return (jax.random.normal(key, (8,), jnp.bfloat16),)
+
+
+def reference(x):
+    return x * 2
+
+
+# -- segment_bounds
+def k(off_ref, x_ref, o_ref):
+    g = pl.program_id(0)
+    lo, hi = off_ref[g], off_ref[g + 1]
+    cols = jnp.arange(64)
+    def step(c, acc):
+        rows = lo + c * 16 + jnp.arange(16)
+        t = plt.load(x_ref.at[rows[:, None], cols[None, :]], mask=(rows < hi)[:, None], other=0.0)
+        return acc + jnp.sum(t, axis=0)
+    acc = lax.fori_loop(0, lax.div(hi - lo + 15, 16), step, jnp.zeros((64,), jnp.float32))
+    o_ref[g, :] = acc
+
+
+def run(off, x):
+    return pl.pallas_call(
+        k,
+        grid=(off.shape[0] - 1,),
+        out_shape=jax.ShapeDtypeStruct((off.shape[0] - 1, 64), x.dtype),
+        compiler_params=CP,
+    )(off, x)
+
+
+def example_segment_bounds():
+    return jnp.array([0, 7, 7, 40, 100], jnp.int32), jax.random.normal(key, (100, 64))
+
+
+def reference(o, x):
+    own = jnp.searchsorted(o[1:], jnp.arange(x.shape[0]), side="right")
+    return jax.ops.segment_sum(x, own, o.shape[0] - 1)
+
+
+# -- mask_from_memory
+def k(x_ref, m_ref, o_ref):
+    m = m_ref[...] != 0
+    x = plt.load(x_ref.at[pl.ds(0, 16), pl.ds(0, 64)], mask=m, other=-3.0)
+    plt.store(o_ref.at[pl.ds(0, 16), pl.ds(0, 64)], x)
+
+
+def run(x, m):
+    return pl.pallas_call(k, out_shape=x, compiler_params=CP)(x, m)
+
+
+def example_mask_from_memory():
+    return jax.random.normal(key, (16, 64)), jax.random.randint(key, (16, 64), 0, 2)
+
+
+def reference(x, m):
+    return jnp.where(m != 0, x, -3.0)
+
+
+# -- mask_tri
+def k(x_ref, o_ref):
+    r, c = jnp.arange(32), jnp.arange(64)
+    m = r[:, None] >= c[None, :]
+    x = plt.load(x_ref.at[r[:, None], c[None, :]], mask=m, other=0.0)
+    o_ref[...] = x
+
+
+def run(x):
+    return pl.pallas_call(k, out_shape=x, compiler_params=CP)(x)
+
+
+def example_mask_tri():
+    return (jax.random.normal(key, (32, 64)),)
+
+
+def reference(x):
+    return jnp.tril(x)
+
+
+# -- col_store_load
+def k(x_ref, o_ref):
+    j = pl.program_id(0)
+    o_ref[:, j] = x_ref[:, j] * 2
+
+
+def run(x):
+    return pl.pallas_call(k, grid=(x.shape[1],), out_shape=x, compiler_params=CP)(x)
+
+
+def example_col_store_load():
+    return (jax.random.normal(key, (64, 5)),)
+
+
+def reference(x):
+    return x * 2
+
+
+# -- strided
+def k(x_ref, o_ref):
+    o_ref[...] = x_ref[pl.ds(0, 64, stride=2)] + x_ref[pl.ds(1, 64, 2)]
+
+
+def run(x):
+    return pl.pallas_call(k, out_shape=jax.ShapeDtypeStruct((64,), x.dtype), compiler_params=CP)(x)
+
+
+def example_strided():
+    return (jax.random.normal(key, (128,)),)
+
+
+def reference(x):
+    return x[::2] + x[1::2]
+
+
+# -- dyn_slice
+def k(s_ref, x_ref, o_ref):
+    start = s_ref[0]
+    o_ref[...] = x_ref[pl.ds(start, 64)]
+
+
+def run(s, x):
+    return pl.pallas_call(k, out_shape=jax.ShapeDtypeStruct((64,), x.dtype), compiler_params=CP)(s, x)
+
+
+def example_dyn_slice():
+    return jnp.array([13], jnp.int32), jax.random.normal(key, (128,))
+
+
+def reference(s, x):
+    return x[13:77]
+
+
+# -- py_slices
+def k(x_ref, o_ref):
+    o_ref[...] = x_ref[0:32] + x_ref[32:64] + x_ref[0:64:2]
+
+
+def run(x):
+    return pl.pallas_call(k, out_shape=jax.ShapeDtypeStruct((32,), x.dtype), compiler_params=CP)(x)
+
+
+def example_py_slices():
+    return (jax.random.normal(key, (64,)),)
+
+
+def reference(x):
+    return x[0:32] + x[32:64] + x[0:64:2]
+
+
+# -- arange_start
+def k(x_ref, o_ref):
+    ix = jnp.arange(64, 128)
+    o_ref[...] = x_ref[ix] + jnp.arange(0, 128, 2)
+
+
+def run(x):
+    return pl.pallas_call(k, out_shape=jax.ShapeDtypeStruct((64,), x.dtype), compiler_params=CP)(x)
+
+
+def example_arange_start():
+    return (jax.random.uniform(key, (128,)),)
+
+
+def reference(x):
+    return x[64:] + jnp.arange(0, 128, 2)
