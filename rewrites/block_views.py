@@ -10,17 +10,15 @@ extent. Index maps must be lambdas or functions of one return statement.
 
 from __future__ import annotations
 
-import libcst as cst
-
 from ..translator import actions
-from .engine import Example, Rule, after_blank_line, statements
+from .engine import Example, Insertion, Rule
 
 
 class BlockViews(Rule):
     code = "MG103"
     name = "block-views"
     title = "BlockSpecs become ref.at[...] views"
-    nodes = {actions.BlockViews: (cst.SimpleStatementLine, cst.BaseCompoundStatement)}
+    inserts = (actions.BlockViews,)
     EXAMPLES = (
         Example(
             before='''
@@ -60,6 +58,5 @@ def run(x, s):
         ),
     )
 
-    def rewrite(self, action: actions.BlockViews, node: cst.CSTNode) -> cst.FlattenSentinel:
-        new = statements(action.lines, blank_line=True)
-        return cst.FlattenSentinel([*new, after_blank_line(node)])
+    def insert(self, action: actions.BlockViews) -> Insertion:
+        return Insertion(action.lines, apart=True)

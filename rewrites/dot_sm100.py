@@ -16,8 +16,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator import actions
-from .dot_sm90 import MATMUL, _both
-from .engine import Example, Rule, after_blank_line, statements
+from .dot_sm90 import MATMUL
+from .engine import Example, Insertion, Rule
 from .pipeline import any_steps, call_lines, dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
 
 
@@ -25,10 +25,8 @@ class DotSm100(Rule):
     code = "MG502"
     name = "dot-sm100"
     title = "Matrix products become tcgen05_mma with a memory warpgroup"
-    nodes = {
-        actions.PipelineSm100: (cst.FunctionDef,),
-        actions.LaunchSm100: (cst.SimpleStatementLine, cst.BaseCompoundStatement),
-    }
+    nodes = {actions.PipelineSm100: (cst.FunctionDef,)}
+    inserts = (actions.LaunchSm100,)
     EXAMPLES = (
         Example(before=MATMUL, target="sm100", after='''
         plgpu.tcgen05_mma(
@@ -37,11 +35,10 @@ class DotSm100(Rule):
 '''),
     )
 
-    def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.FlattenSentinel:
-        if isinstance(action, actions.LaunchSm100):
-            new = statements(launch_lines(action.data, "_Tcgen05Tile", self.modules), blank_line=True)
-            return cst.FlattenSentinel([*new, after_blank_line(node)])
-        assert isinstance(action, actions.PipelineSm100) and isinstance(node, cst.FunctionDef)
+    def insert(self, action: actions.LaunchSm100) -> Insertion:
+        return Insertion(tuple(launch_lines(action.data, "_Tcgen05Tile", self.modules)), apart=True)
+
+    def rewrite(self, action: actions.PipelineSm100, node: cst.FunctionDef) -> list[str]:
         plan, modules = action.plan, self.modules
         plgpu = modules.name("jax.experimental.pallas.mosaic_gpu")
         count, step = plan.count, plan.step or "step_index"
@@ -64,4 +61,4 @@ class DotSm100(Rule):
             lines.append(f"    {p.accumulator} = {plan.part}.accumulator({i})")
         lines += epilogue(node, plan, 2)
         lines += ["  tile.free()", f"  return {count}"]
-        return _both(loads_function(node, plan, modules), lines, node)
+        return [*loads_function(node, plan, modules), "", "", *lines]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator import actions
-from .engine import Example, Rule, after_blank_line, statements
+from .engine import Example, Insertion, Rule
 from .pipeline import call_lines, dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
 
 MATMUL = '''
@@ -56,10 +56,8 @@ class DotSm90(Rule):
     code = "MG501"
     name = "dot-sm90"
     title = "Matrix products become wgmma with a memory warpgroup"
-    nodes = {
-        actions.PipelineSm90: (cst.FunctionDef,),
-        actions.LaunchSm90: (cst.SimpleStatementLine, cst.BaseCompoundStatement),
-    }
+    nodes = {actions.PipelineSm90: (cst.FunctionDef,)}
+    inserts = (actions.LaunchSm90,)
     EXAMPLES = (
         Example(before=MATMUL, after='''
             plgpu.wgmma(acc, a.at[part.rows, :], b.at[:, part.cols])
@@ -68,11 +66,10 @@ class DotSm90(Rule):
 '''),
     )
 
-    def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.FlattenSentinel:
-        if isinstance(action, actions.LaunchSm90):
-            new = statements(launch_lines(action.data, "_WgmmaTile", self.modules), blank_line=True)
-            return cst.FlattenSentinel([*new, after_blank_line(node)])
-        assert isinstance(action, actions.PipelineSm90) and isinstance(node, cst.FunctionDef)
+    def insert(self, action: actions.LaunchSm90) -> Insertion:
+        return Insertion(tuple(launch_lines(action.data, "_WgmmaTile", self.modules)), apart=True)
+
+    def rewrite(self, action: actions.PipelineSm90, node: cst.FunctionDef) -> list[str]:
         plan, modules = action.plan, self.modules
         plgpu = modules.name("jax.experimental.pallas.mosaic_gpu")
         pl, jnp = modules.name("jax.experimental.pallas"), modules.name("jax.numpy")
@@ -105,13 +102,4 @@ class DotSm90(Rule):
         lines += call_lines(f"  {', '.join(accumulators)}, {count} = {pl}.run_scoped", ["products", *shapes])
         lines += epilogue(node, plan, 1)
         lines.append(f"  return {count}")
-        return _both(loads_function(node, plan, modules), lines, node)
-
-
-def _both(loads: list[str], kernel: list[str], node: cst.FunctionDef) -> cst.FlattenSentinel:
-    """The two functions in place of the kernel; comments above it stay above the first."""
-    first, second = statements(loads), statements(kernel)
-    blank = [cst.EmptyLine(indent=False)] * 2
-    first[0] = first[0].with_changes(leading_lines=node.leading_lines)
-    second[0] = second[0].with_changes(leading_lines=blank)
-    return cst.FlattenSentinel([*first, *second])
+        return [*loads_function(node, plan, modules), "", "", *lines]

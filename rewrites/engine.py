@@ -1,9 +1,13 @@
-"""Carries out a plan: applies each action to its node, then adds imports and support code.
+"""Carries out a plan: rewrites the text of each action's node, then adds imports and support code.
 
-Only the top-level statements that hold an action are parsed with LibCST and printed again; the
-rest of the file is not touched, byte for byte.  Within a statement one traversal applies all
-actions, so that every node is still the one that the plan saw.  An action that finds no node is an
-internal error, never dropped.
+Only what an action names is parsed with LibCST and printed again: the expression or statement at
+its span, in an indented block like its own.  All other text, down to blanks within the same line, is
+copied byte for byte.  Actions inside of another one's node come first, so that the outer rule sees
+the node as they left it.  An action whose span holds no node of its kind is an internal error,
+never dropped.
+
+A rule either *rewrites* a node or *inserts* lines beside a statement.  Inserted lines are text in
+units of two blanks; they take the indentation of the module that they go into.
 """
 
 from __future__ import annotations
@@ -12,12 +16,16 @@ import ast
 import bisect
 import collections
 import dataclasses
-from typing import ClassVar, Iterable
+import io
+import itertools
+import keyword
+import re
+import tokenize
+from typing import ClassVar, Iterable, Iterator, NamedTuple
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
 
-from ..translator.actions import Action, Span
+from ..translator.actions import Action, Span, span_of
 from ..translator.plan import ModulePlan, Modules
 from . import imports
 from .support import emit_support
@@ -32,26 +40,43 @@ class Example:
     target: str = "sm90"
 
 
+@dataclasses.dataclass(frozen=True)
+class Insertion:
+    """Lines to put beside a statement, in units of two blanks.
+
+    after: behind it, instead of before it and the comments above it.
+    apart: with an empty line on both sides.
+    """
+
+    lines: tuple[str, ...]
+    after: bool = False
+    apart: bool = False
+
+
 class Rule:
     """One rewrite.
 
     code, name, title: how reports and pages call it.
     nodes: for each kind of action, the LibCST node types that it may rewrite.
+    inserts: the kinds of actions that put lines beside the statement at their span.
     """
 
     code: ClassVar[str]
     name: ClassVar[str]
     title: ClassVar[str]
-    nodes: ClassVar[dict[type[Action], tuple[type[cst.CSTNode], ...]]]
+    nodes: ClassVar[dict[type[Action], tuple[type[cst.CSTNode], ...]]] = {}
+    inserts: ClassVar[tuple[type[Action], ...]] = ()
     EXAMPLES: ClassVar[tuple[Example, ...]] = ()
 
     def __init__(self, modules: Modules) -> None:
         self.modules = modules
 
-    def rewrite(
-        self, action: Action, node: cst.CSTNode
-    ) -> cst.CSTNode | cst.FlattenSentinel | cst.RemovalSentinel:
-        """The node with the action carried out."""
+    def rewrite(self, action: Action, node: cst.CSTNode) -> cst.CSTNode | cst.RemovalSentinel | list[str]:
+        """The node with the action carried out; for a function also its new lines, as in ``Insertion``."""
+        raise NotImplementedError
+
+    def insert(self, action: Action) -> Insertion:
+        """What goes beside the statement at the action's span."""
         raise NotImplementedError
 
 
@@ -62,55 +87,14 @@ def apply(text: str, plan: ModulePlan) -> str:
     rules: dict[type[Action], Rule] = {}
     for rule_type in RULES:
         rule = rule_type(plan.modules)
-        for kind in rule.nodes:
+        for kind in (*rule.nodes, *rule.inserts):
             rules[kind] = rule
-    newline = "\r\n" if "\r\n" in text else "\n"
-    lines = text.split("\n")
-    tree = ast.parse(text)
-    pieces: list[tuple[int, int, str]] = []
-    first = None
-    pending = list(plan.actions)
-    for start, end in _segments(tree):
-        held = [a for a in pending if start <= a.span.line and a.span.end_line <= end]
-        if not held:
-            continue
-        pending = [a for a in pending if a not in held]
-        segment = "\n".join(lines[start - 1 : end]) + "\n"
-        pieces.append((start, end, _rewrite_segment(segment, start, held, rules)))
-        first = start if first is None else first
-    if pending:
-        raise RuntimeError(f"no statement holds {pending[0]}")
-    for start, end, new in reversed(pieces):
-        lines[start - 1 : end] = new.removesuffix("\n").split("\n")
-    result = "\n".join(lines)
-    if first is not None and plan.support:
+    editor = _Editor(text, rules)
+    result = editor.edited(plan.actions)
+    if plan.support and plan.actions:
         block = emit_support(plan.support, plan.modules)
-        result = _insert_support(result, first, block, newline)
-    return imports.update(text, result, plan.modules.missing, newline)
-
-
-def _segments(tree: ast.Module) -> Iterable[tuple[int, int]]:
-    """Line ranges of the top-level statements; statements that share a line are one segment."""
-    ranges: list[list[int]] = []
-    for node in tree.body:
-        decorators = getattr(node, "decorator_list", [])
-        start = min([node.lineno, *(d.lineno for d in decorators)])
-        end = node.end_lineno or node.lineno
-        if ranges and start <= ranges[-1][1]:
-            ranges[-1][1] = end
-        else:
-            ranges.append([start, end])
-    return [(a, b) for a, b in ranges]
-
-
-def _rewrite_segment(segment: str, start: int, actions: list[Action], rules: dict[type[Action], Rule]) -> str:
-    wrapper = MetadataWrapper(cst.parse_module(segment), unsafe_skip_copy=True)
-    commented = {number for number, line in enumerate(segment.split("\n"), 1) if "#" in line}
-    rewriter = _Rewriter(start - 1, actions, rules, commented)
-    result = wrapper.visit(rewriter).code
-    if rewriter.pending:
-        raise RuntimeError(f"no node for {next(iter(rewriter.pending))}")
-    return result
+        result = _insert_support(result, editor.first_statement(plan.actions), block, editor.newline)
+    return imports.update(editor.tree, result, plan.modules.missing, editor.newline)
 
 
 def _insert_support(text: str, first: int, block: str, newline: str) -> str:
@@ -123,148 +107,385 @@ def _insert_support(text: str, first: int, block: str, newline: str) -> str:
     return "\n".join(lines)
 
 
-class _Rewriter(cst.CSTTransformer):
-    METADATA_DEPENDENCIES = (PositionProvider,)
+@dataclasses.dataclass
+class _Place:
+    """A stretch of the text that is written anew: from ``start`` to before ``end``.
 
-    def __init__(
-        self, offset: int, actions: list[Action], rules: dict[type[Action], Rule], commented: set[int]
-    ) -> None:
-        """``commented``: the lines of the segment that may hold a comment."""
-        super().__init__()
-        self.offset, self.rules, self.commented = offset, rules, commented
-        self.pending = dict.fromkeys(actions)
-        self.removed = False
-        self.by_start: dict[tuple[int, int], list[Action]] = {}
+    kind: ``expression``, ``small`` (a statement without what is around it on its line), ``line``
+        (all statements of a line, with the lines above it that belong to it) or ``function``.
+    indent: the blanks before the statement.
+    """
+
+    start: int
+    end: int
+    kind: str
+    indent: str
+    actions: list[Action] = dataclasses.field(default_factory=list)
+    inner: list[_Place] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    """The statements that share a logical line, or a compound statement; lines count from 1.
+
+    first: of its first line (a decorator's, too). above: of the comments and empty lines above it.
+    last: its last line. indent: the blanks before it; None if it does not begin its line.
+    siblings: all statements of its block.
+    """
+
+    above: int
+    first: int
+    last: int
+    indent: str | None
+    siblings: list[ast.stmt]
+
+
+class _Edit(NamedTuple):
+    """New text for a stretch of the old one; ``order`` decides among those at one place."""
+
+    start: int
+    order: int
+    end: int
+    text: str
+
+
+_AFTER, _BEFORE, _COMMENT, _REWRITE = range(4)
+
+
+class _Editor:
+    """The text of one module, and the edits of it."""
+
+    def __init__(self, text: str, rules: dict[type[Action], Rule]) -> None:
+        self.text, self.rules = text, rules
+        self.newline = "\r\n" if "\r\n" in text else "\n"
+        self.lines = text.split("\n")
+        self.offsets = list(itertools.accumulate((len(line) + 1 for line in self.lines), initial=0))
+        self.tree = ast.parse(text)
+        self.found = {span_of(s, self.lines)[:2]: (s, siblings) for s, siblings in _statements(self.tree.body)}
+        self.starts = sorted(self.found)
+        self.unit = self._indent_unit()
+        self.edits: list[_Edit] = []
+
+    def edited(self, actions: Iterable[Action]) -> str:
+        """The text after the actions."""
+        insertions: dict[tuple[int, bool], tuple[_Line, list[Insertion]]] = {}
+        places: dict[tuple[int, int, str], _Place] = {}
         for action in actions:
-            self.by_start.setdefault(action.span[:2], []).append(action)
-        self.starts = sorted(self.by_start)
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        """Leaves out what holds no action: most of a file."""
-        position = self.get_metadata(PositionProvider, node, None)
-        if position is None:
-            return True
-        start, end = position.start, position.end
-        following = bisect.bisect_left(self.starts, (start.line + self.offset, start.column))
-        return following < len(self.starts) and self.starts[following] <= (end.line + self.offset, end.column)
-
-    def on_leave(self, original_node, updated_node):  # type: ignore[override]
-        node = super().on_leave(original_node, updated_node)
-        place = self._place(original_node)
-        if place is None:
-            return node
-        rewritten = self.removed
-        for action in sorted(self.by_start.get(place[:2], ()), key=_order):
             rule = self.rules[type(action)]
-            if action in self.pending and isinstance(original_node, rule.nodes[type(action)]):
-                statement = isinstance(original_node, (cst.BaseCompoundStatement, cst.SimpleStatementLine))
-                if statement or place == action.span:
-                    node = _chain(node, rule.rewrite(action, _core(node)))
-                    del self.pending[action]
-                    rewritten = True
-        self.removed = self.removed or isinstance(node, cst.RemovalSentinel)
-        if node is not original_node and self._may_lose_comments(original_node, rewritten):
-            node = _with_lost_comments(original_node, node)
-        return node
+            if type(action) in rule.inserts:
+                insertion = rule.insert(action)
+                line = self._line(action.span)
+                insertions.setdefault((line.first, insertion.after), (line, []))[1].append(insertion)
+            else:
+                place = self._place(action, rule)
+                places.setdefault((place.start, place.end, place.kind), place).actions.append(action)
+        for (_, after), (line, held) in insertions.items():
+            self._insert(line, after, held)
+        self.removed = collections.Counter(
+            id(self._line(a.span).siblings) for p in places.values() if p.kind == "line" for a in p.actions
+        )
+        for place in _nested(places.values()):
+            self.edits.append(_Edit(place.start, _REWRITE, place.end, self._rewritten(place)))
+        return self._spliced(0, len(self.text), self.edits)
 
-    def _may_lose_comments(self, node: cst.CSTNode, rewritten: bool) -> bool:
-        """False only where that is clear from the lines: looking through the nodes takes long.
+    def first_statement(self, actions: Iterable[Action]) -> int:
+        """The first line of the first top-level statement with an action."""
+        first = min(a.span.line for a in actions)
+        return [line for line in map(_first_line, self.tree.body) if line <= first][-1]
 
-        rewritten: an action changed the function itself or removed a statement; otherwise the
-        statements in it have kept their comments.
-        """
-        if isinstance(node, cst.FunctionDef):
-            return rewritten and bool(self.commented)
-        if not isinstance(node, cst.SimpleStatementLine):
-            return False
-        position = self.get_metadata(PositionProvider, node)
-        first = position.start.line - len(node.leading_lines)
-        return any(first <= line <= position.end.line for line in self.commented)
+    # -- where ------------------------------------------------------------------------------
 
-    def _place(self, node: cst.CSTNode) -> Span | None:
-        position = self.get_metadata(PositionProvider, node, None)
-        if position is None:
-            return None
-        start, end = position.start, position.end
-        line = start.line
-        if isinstance(node, cst.FunctionDef):  # ``ast`` counts from the def, not its decorators
-            line = self.get_metadata(PositionProvider, node.name).start.line
-        if isinstance(node, cst.SimpleStatementLine):
-            places = [self.get_metadata(PositionProvider, s).start for s in node.body]
-            wanted = [p for p in places if (p.line + self.offset, p.column) in self.by_start]
-            start = (wanted or places)[0]
-            line = start.line
-        return Span(line + self.offset, start.column, end.line + self.offset, end.column)
+    def _offset(self, line: int, column: int) -> int:
+        if not 0 < line <= len(self.lines):
+            raise RuntimeError(f"no line {line}")
+        return self.offsets[line - 1] + column
+
+    def _place(self, action: Action, rule: Rule) -> _Place:
+        span, kinds = action.span, rule.nodes[type(action)]
+        if kinds == (cst.SimpleStatementLine,):
+            line = self._line(span)
+            if line.indent is None:
+                raise RuntimeError(f"no line of its own for {action}")
+            return _Place(self.offsets[line.above - 1], min(self.offsets[line.last], len(self.text)), "line", line.indent)
+        statement = self.found.get(span[:2], (None,))[0]
+        if kinds == (cst.FunctionDef,):
+            if not isinstance(statement, ast.FunctionDef):
+                raise RuntimeError(f"no node for {action}")
+            start = self._offset(_first_line(statement), span.column)
+            last = self._last_of_block(statement)
+            return _Place(start, self.offsets[last - 1] + len(self.lines[last - 1].removesuffix("\r")), "function", self._indent_at(start))
+        start, end = self._offset(*span[:2]), self._offset(*span[2:])
+        if isinstance(statement, ast.Assign) and span_of(statement, self.lines) == span:
+            return _Place(start, end, "small", self._indent_at(start))
+        return _Place(*self._with_parentheses(start, end), "expression", self._indent_at(start))
+
+    def _line(self, span: Span) -> _Line:
+        """The line of the statement that starts where the span does."""
+        if span[:2] not in self.found:
+            raise RuntimeError(f"no statement at {span}")
+        statement, siblings = self.found[span[:2]]
+        at = siblings.index(statement)
+        low = high = at
+        while low and siblings[low - 1].end_lineno == _first_line(siblings[low]):
+            low -= 1
+        while high + 1 < len(siblings) and _first_line(siblings[high + 1]) == siblings[high].end_lineno:
+            high += 1
+        first = _first_line(siblings[low])
+        before = self.lines[first - 1][: span_of(siblings[low], self.lines).column]
+        indent = before if not before.strip() else None
+        above, earlier = first, siblings[low - 1].end_lineno or 0 if low else 0
+        while above - 1 > earlier and self._belongs_below(self.lines[above - 2], before):
+            above -= 1
+        return _Line(above, first, siblings[high].end_lineno or first, indent, siblings)
+
+    @staticmethod
+    def _belongs_below(line: str, indent: str) -> bool:
+        return not line.strip() or line.startswith(f"{indent}#")
+
+    def _last_of_block(self, function: ast.FunctionDef) -> int:
+        """The last line of a function, with the comments that end it."""
+        last = following = function.end_lineno or function.lineno
+        while following < len(self.lines):
+            line = self.lines[following]
+            following += 1
+            if line.strip() and not (line.lstrip().startswith("#") and len(line) - len(line.lstrip()) > function.col_offset):
+                break
+            last = following if line.strip() else last
+        return last
+
+    def _with_parentheses(self, start: int, end: int) -> tuple[int, int]:
+        """The stretch of an expression with the parentheses around it that are not a call's."""
+        while True:
+            before, after = self.text[:start].rstrip(), self.text[end:].lstrip()
+            at = len(before) - 1
+            line = before[before.rfind("\n") + 1 :]
+            if not (before.endswith("(") and after.startswith(")")) or "#" in line:
+                return start, end
+            word = re.search(r"(\w*)[^\S\n]*\($", line)
+            caller = word and word[1] and not keyword.iskeyword(word[1])
+            if caller or re.search(r"[\])}'\"][^\S\n]*\($", line):
+                return start, end
+            start, end = at, len(self.text) - len(after) + 1
+
+    # -- what -------------------------------------------------------------------------------
+
+    def _insert(self, line: _Line, after: bool, held: list[Insertion]) -> None:
+        if line.indent is None or self.lines[line.first - 1].lstrip().startswith("elif"):
+            raise RuntimeError(f"lines cannot be put beside line {line.first}")
+        blank = line.above < line.first and not self.lines[line.above - 1].strip() and not after
+        new: list[str] = []
+        for insertion in held:
+            new += [""] if insertion.apart or blank else []
+            new += _reindented(insertion.lines, line.indent, self.unit)
+        if not blank and any(insertion.apart for insertion in held):
+            new.append("")
+        text = "".join(row + self.newline for row in new)
+        start = self.offsets[line.last] if after else self.offsets[line.above - 1]
+        if start > len(self.text):  # the last line of the file has no end
+            start, text = len(self.text), self.newline + text.removesuffix(self.newline)
+        self.edits.append(_Edit(start, _AFTER if after else _BEFORE, start, text))
+
+    def _rewritten(self, place: _Place) -> str:
+        """The new text of a place."""
+        inner = [_Edit(p.start, _REWRITE, p.end, self._rewritten(p)) for p in place.inner]
+        text = self._spliced(place.start, place.end, inner)
+        indent = place.indent
+        original = node = _parsed(text, place, self.unit, self.newline)
+        for action in sorted(place.actions, key=_order):
+            rule = self.rules[type(action)]
+            if not isinstance(original, rule.nodes[type(action)]):
+                raise RuntimeError(f"no node for {action}")
+            node = rule.rewrite(action, node)  # type: ignore[arg-type]
+        if node is cst.RemovalSentinel.REMOVE:
+            return self._removed(place)
+        if isinstance(node, list):
+            new = self.newline.join(_reindented(node, indent, self.unit)).removeprefix(indent)
+        else:
+            new = _printed(node, place, self.unit, self.newline)
+        if "#" in text:
+            self._keep_comments(place, text, new)
+        return new
+
+    def _removed(self, place: _Place) -> str:
+        """What stays of removed statements: comments behind them, and ``pass`` in an empty block."""
+        kept = comments(self.text[place.start : place.end])
+        line = self._line(place.actions[0].span)
+        if self.removed[id(line.siblings)] == len(line.siblings) and line.siblings is not self.tree.body:
+            kept.append("pass")
+            self.removed[id(line.siblings)] = 0
+        return "".join(place.indent + row + self.newline for row in kept)
+
+    def _keep_comments(self, place: _Place, before: str, after: str) -> None:
+        """Puts the comments that a rewrite left out above the statement."""
+        left = collections.Counter(comments(after))
+        lost = []
+        for comment in comments(before):
+            left[comment] -= 1
+            if left[comment] < 0:
+                lost.append(comment)
+        if not lost:
+            return
+        line = self._line_at(place.start)
+        start = self.offsets[line.first - 1]
+        text = "".join((line.indent or "") + comment + self.newline for comment in lost)
+        self.edits.append(_Edit(start, _COMMENT, start, text))
+
+    def _spliced(self, start: int, end: int, edits: Iterable[_Edit]) -> str:
+        parts = []
+        at = start
+        for edit in sorted(edits):
+            if edit.start < at:
+                raise RuntimeError(f"edits overlap at offset {edit.start}")
+            parts += [self.text[at : edit.start], edit.text]
+            at = edit.end
+        return "".join([*parts, self.text[at:end]])
+
+    def _line_at(self, offset: int) -> _Line:
+        """The line of the statement that holds what is at an offset."""
+        row = bisect.bisect_right(self.offsets, offset)
+        at = bisect.bisect_right(self.starts, (row, offset - self.offsets[row - 1]))
+        while True:
+            at -= 1
+            line = self._line(Span(*self.starts[at], 0, 0))
+            if line.indent is not None:
+                return line
+
+    def _indent_at(self, offset: int) -> str:
+        """The blanks at the start of the logical line at an offset."""
+        row = bisect.bisect_right(self.offsets, offset)
+        if self.lines[row - 1].lstrip().startswith("@"):
+            return self.lines[row - 1][: -len(self.lines[row - 1].lstrip())]
+        return self._line_at(offset).indent or ""
+
+    def _indent_unit(self) -> str:
+        """The indentation of the module's first block."""
+        for statement, siblings in self.found.values():
+            for inner in getattr(statement, "body", ())[:1]:
+                outer, whole = (self.lines[s.lineno - 1][: s.col_offset] for s in (statement, inner))
+                if inner.lineno > statement.lineno and not whole.strip() and whole.startswith(outer):
+                    return whole.removeprefix(outer)
+        return "    "
 
 
-class _Comments(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def visit_Comment(self, node: cst.Comment) -> None:
-        self.found.append(node.value)
-
-
-def comments(*nodes: cst.CSTNode) -> list[str]:
-    """The comments in nodes, in order."""
-    visitor = _Comments()
-    for node in nodes:
-        node.visit(visitor)
-    return visitor.found
+def _statements(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:
+    """All statements, outer ones first, each with the block that it stands in."""
+    for statement in body:
+        yield statement, body
+        for field in ("body", "orelse", "handlers", "cases", "finalbody"):
+            for part in getattr(statement, field, ()):
+                if not isinstance(part, ast.stmt):  # an except or a case
+                    yield from _statements(part.body)
+            block = getattr(statement, field, ())
+            if block and isinstance(block[0], ast.stmt):
+                yield from _statements(block)
 
 
-def _with_lost_comments(before: cst.CSTNode, after):
-    """Puts the comments that a rewrite left out above the first statement that took its place."""
-    if isinstance(after, cst.RemovalSentinel):
-        return after
-    nodes = list(after.nodes) if isinstance(after, cst.FlattenSentinel) else [after]
-    held = comments(before)
-    kept = collections.Counter(comments(*nodes) if held else ())
-    lost = []
-    for comment in held:
-        kept[comment] -= 1
-        if kept[comment] < 0:
-            lost.append(comment)
-    if not lost:
-        return after
-    at = 0 if isinstance(before, cst.FunctionDef) else len(nodes) - 1
-    lines = [*nodes[at].leading_lines, *(cst.EmptyLine(comment=cst.Comment(c)) for c in lost)]
-    nodes[at] = nodes[at].with_changes(leading_lines=lines)
-    return cst.FlattenSentinel(nodes) if len(nodes) > 1 else nodes[0]
+def _first_line(statement: ast.stmt) -> int:
+    decorators = getattr(statement, "decorator_list", ())
+    return min([statement.lineno, *(d.lineno for d in decorators)])
+
+
+def _nested(places: Iterable[_Place]) -> list[_Place]:
+    """The places that lie in no other; the rest is put into those that hold them."""
+    outer: list[_Place] = []
+    around: list[_Place] = []
+    for place in sorted(places, key=lambda p: (p.start, -p.end, p.kind == "expression")):
+        while around and around[-1].end <= place.start:
+            around.pop()
+        (around[-1].inner if around else outer).append(place)
+        around.append(place)
+    return outer
+
+
+# -- text and nodes ---------------------------------------------------------------------------
+
+
+def _context(indent: str, unit: str, newline: str) -> str:
+    """Text after which a statement is parsed as one of a block with that indentation.
+
+    LibCST takes the first indentation of a file for its unit.
+    """
+    first = f"if 1:{newline}{unit}pass{newline}"
+    return first + (f"if 1:{newline}{indent}pass{newline}" if indent else "")
+
+
+def _parsed(text: str, place: _Place, unit: str, newline: str) -> cst.CSTNode:
+    """The node of a place."""
+    if place.kind == "expression":
+        text = f"({text})"
+    if place.kind != "line":
+        text = f"{place.indent}{text}{newline}"
+    try:
+        module = cst.parse_module(_context(place.indent, unit, newline) + text)
+    except cst.ParserSyntaxError as error:
+        raise RuntimeError(f"no node for {place.actions[0]}: {error.message}") from None
+    statement = module.body[1].body.body[1] if place.indent else module.body[1]  # type: ignore[union-attr, index]
+    if place.kind in ("line", "function"):
+        return statement
+    (small,) = statement.body  # type: ignore[union-attr, misc]
+    if place.kind == "small":
+        return small
+    return small.value.with_changes(lpar=small.value.lpar[1:], rpar=small.value.rpar[:-1])  # type: ignore[union-attr]
+
+
+def _printed(node: cst.CSTNode, place: _Place, unit: str, newline: str) -> str:
+    """The text of a node that takes a place."""
+    if isinstance(node, cst.BaseExpression):
+        node = cst.Expr(node)
+    if isinstance(node, cst.BaseSmallStatement):
+        node = cst.SimpleStatementLine([node])
+    if place.indent:
+        node = cst.If(cst.Integer("1"), cst.IndentedBlock([node], indent=place.indent))  # type: ignore[list-item]
+    code = cst.Module([node], default_indent=unit, default_newline=newline).code  # type: ignore[list-item]
+    code = code.removeprefix(f"if 1:{newline}")
+    return code if place.kind == "line" else code.removeprefix(place.indent).removesuffix(newline)
+
+
+def _reindented(lines: Iterable[str], indent: str, unit: str) -> list[str]:
+    """Lines in units of two blanks, as they stand in a block; the inside of strings stays."""
+    rows = "\n".join(lines).split("\n")
+    if not indent and unit == "  ":
+        return rows
+    if unit == "  " and not any(quotes in row for row in rows for quotes in ('\"\"\"', "'''")):
+        return [indent + row if row.strip() else "" for row in rows]
+    result = [indent + row if row.strip() else "" for row in rows]
+    depth, begin = 0, True
+    old = new = ""
+    done = 0
+    for token in tokenize.generate_tokens(io.StringIO("\n".join(rows) + "\n").readline):
+        if token.type in (tokenize.INDENT, tokenize.DEDENT):
+            depth += 1 if token.type == tokenize.INDENT else -1
+        elif token.type == tokenize.NEWLINE:
+            begin = True
+        elif token.type not in (tokenize.NL, tokenize.ENDMARKER):
+            row = token.start[0]
+            if token.type == tokenize.COMMENT and begin:  # it comes before the indentation that it starts
+                width = token.start[1]
+                result[row - 1] = indent + unit * (width // 2) + rows[row - 1][width:]
+                continue
+            if begin:
+                begin, done = False, row - 1
+                old, new = " " * token.start[1], indent + unit * depth
+            for line in range(done, row):
+                text = rows[line]
+                result[line] = new + text.removeprefix(old) if text.strip() else ""
+            done = max(done, token.end[0])
+            for line in range(row, token.end[0]):  # the inside of a string
+                result[line] = rows[line]
+    return result
+
+
+def comments(text: str) -> list[str]:
+    """The comments in the text of statements or of an expression, in order."""
+    if "#" not in text:
+        return []
+    closed = f"({text}\n)"  # no indentation counts inside of parentheses
+    return [t.string for t in tokenize.generate_tokens(io.StringIO(closed).readline) if t.type == tokenize.COMMENT]
 
 
 def _order(action: Action) -> int:
     """New axes are added to the result of every other rewrite of the same node."""
-    return 1 if type(action).__name__ in ("AddNewAxis", "SumAfterLoop") else 0
-
-
-def _core(node):
-    return node.nodes[-1] if isinstance(node, cst.FlattenSentinel) else node
-
-
-def _chain(before, after):
-    """Joins the statements that earlier actions put before a node with what a later one returns."""
-    if not isinstance(before, cst.FlattenSentinel):
-        return after
-    added = after.nodes if isinstance(after, cst.FlattenSentinel) else [after]
-    return cst.FlattenSentinel([*before.nodes[:-1], *added])
-
-
-def statements(lines: Iterable[str], blank_line: bool = False) -> list[cst.BaseStatement]:
-    """Parses lines into statements; ``blank_line`` puts an empty line before the first."""
-    body = list(cst.parse_module("\n".join(lines) + "\n").body)
-    if blank_line:
-        body[0] = body[0].with_changes(leading_lines=[cst.EmptyLine(indent=False), *body[0].leading_lines])
-    return body  # type: ignore[return-value]
-
-
-def after_blank_line(node: cst.CSTNode) -> cst.CSTNode:
-    """The statement with an empty line above it and its comments."""
-    lines = getattr(node, "leading_lines", ())
-    if lines and lines[0].comment is None:
-        return node
-    return node.with_changes(leading_lines=[cst.EmptyLine(indent=False), *lines])
+    return 1 if type(action).__name__ == "AddNewAxis" else 0
 
 
 def expression(text: str) -> cst.BaseExpression:

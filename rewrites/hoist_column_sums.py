@@ -12,7 +12,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator import actions
-from .engine import Example, Rule, expression, statements
+from .engine import Example, Insertion, Rule, expression
 
 
 class HoistColumnSums(Rule):
@@ -22,8 +22,8 @@ class HoistColumnSums(Rule):
     nodes = {
         actions.DropColumnSum: (cst.Call,),
         actions.WidenCarry: (cst.Call,),
-        actions.SumAfterLoop: (cst.SimpleStatementLine,),
     }
+    inserts = (actions.SumAfterLoop,)
     EXAMPLES = (
         Example(
             before='''
@@ -64,15 +64,14 @@ def run(x, block_m=16, block_n=16):
         ),
     )
 
-    def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.CSTNode | cst.FlattenSentinel:
+    def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.CSTNode:
         if isinstance(action, actions.DropColumnSum):
             assert isinstance(node, cst.Call)
             if isinstance(node.func, cst.Attribute) and not (node.args and node.args[0].keyword is None):
                 return node.func.value
             return node.args[0].value
-        if isinstance(action, actions.WidenCarry):
-            assert isinstance(node, cst.Call)
-            return node.with_changes(args=[node.args[0].with_changes(value=expression(action.shape)), *node.args[1:]])
-        assert isinstance(action, actions.SumAfterLoop)
-        sums = statements([f"{n} = {n}.sum(axis=0)" for n in action.names])
-        return cst.FlattenSentinel([node, *sums])
+        assert isinstance(action, actions.WidenCarry) and isinstance(node, cst.Call)
+        return node.with_changes(args=[node.args[0].with_changes(value=expression(action.shape)), *node.args[1:]])
+
+    def insert(self, action: actions.SumAfterLoop) -> Insertion:
+        return Insertion(tuple(f"{n} = {n}.sum(axis=0)" for n in action.names), after=True)

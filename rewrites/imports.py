@@ -12,10 +12,10 @@ import sys
 import libcst as cst
 
 
-def update(before: str, after: str, needed: dict[str, str], newline: str) -> str:
-    """``after`` with ``needed`` ({module: local name}) imported and newly unused imports gone."""
-    old, tree = ast.parse(before), ast.parse(after)
-    unused = _imported(old) & _used(old) - _used(tree, needed.values())
+def update(before: ast.Module, after: str, needed: dict[str, str], newline: str) -> str:
+    """``after``, the port of ``before``, with ``needed`` ({module: local name}) imported and newly unused imports gone."""
+    tree = ast.parse(after)
+    unused = _imported(before) & _used(before) - _used(tree, needed.values())
     unused |= set(needed.values()) & _imported(tree)  # an old import whose name is taken over
     lines = after.split("\n")
     edits: list[tuple[int, int, list[str]]] = []

@@ -10,10 +10,8 @@ take the tile's layout reduced to that axis.
 
 from __future__ import annotations
 
-import libcst as cst
-
 from ..translator import actions
-from .engine import Example, Rule, statements
+from .engine import Example, Insertion, Rule
 from .loads import MASKED
 
 
@@ -21,7 +19,7 @@ class Layouts(Rule):
     code = "MG203"
     name = "layouts"
     title = "Register layouts and vector widths are named at the head of the kernel"
-    nodes = {actions.DefineLayouts: (cst.SimpleStatementLine, cst.BaseCompoundStatement)}
+    inserts = (actions.DefineLayouts,)
     EXAMPLES = (
         Example(before=MASKED, after='''
     vec = _vec((x_ref, o_ref), width, x_ref.shape[0])
@@ -29,10 +27,5 @@ class Layouts(Rule):
 '''),
     )
 
-    def rewrite(self, action: actions.DefineLayouts, node: cst.CSTNode) -> cst.FlattenSentinel:
-        new = statements(action.lines)
-        lines = list(getattr(node, "leading_lines", ()))
-        blank = [line for line in lines if line.comment is None]
-        if blank and lines[0] is blank[0]:
-            new[0] = new[0].with_changes(leading_lines=[lines[0]])
-        return cst.FlattenSentinel([*new, node])
+    def insert(self, action: actions.DefineLayouts) -> Insertion:
+        return Insertion(action.lines)

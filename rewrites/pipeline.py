@@ -100,14 +100,22 @@ def dropped_comments(node: cst.FunctionDef, plan: DotPlan) -> tuple[list[str], l
     for i, s in enumerate(statements):
         if i == plan.body_function:
             assert isinstance(s, cst.FunctionDef)
-            before += comments(*s.leading_lines)
+            before += [c for line in s.leading_lines for c in _comment(line)]
             body = body_statements(s)
             copied = {id(body[j]) for j in plan.body_statements}
-            inside += [c for b in body if id(b) not in copied for c in comments(b)]
-            inside += comments(s.body.header) if isinstance(s.body, cst.IndentedBlock) else []
+            inside += [c for b in body if id(b) not in copied for c in _comments(b)]
+            inside += _comment(s.body.header) if isinstance(s.body, cst.IndentedBlock) else []
         elif i not in kept:
-            (on_loop if plan.step and i == len(statements) - 1 else before).extend(comments(s))
+            (on_loop if plan.step and i == len(statements) - 1 else before).extend(_comments(s))
     return before, inside, on_loop
+
+
+def _comments(statement: cst.BaseStatement) -> list[str]:
+    return comments(cst.Module([statement]).code)
+
+
+def _comment(line: cst.EmptyLine | cst.TrailingWhitespace) -> list[str]:
+    return [line.comment.value] if line.comment is not None else []
 
 
 def kernel_head(node: cst.FunctionDef, plan: DotPlan, tile: str) -> list[str]:

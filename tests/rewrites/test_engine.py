@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from pallas_port.rewrites import apply
-from pallas_port.rewrites.engine import _segments, expression, statements
+from pallas_port.rewrites.engine import expression
 from pallas_port.translator import actions as act
 from pallas_port.translator.actions import Span, span_of
 from pallas_port.translator.names import Resolver
@@ -51,18 +51,6 @@ def test_action_without_a_node_is_an_error():
         apply(text, plan(text, act.GridAxis(Span(4, 1, 4, 3), "i", False)))
     with pytest.raises(RuntimeError):
         apply(text, plan(text, act.GridAxis(Span(40, 0, 40, 3), "i", False)))
-
-
-@pytest.mark.parametrize("text, ranges", [
-    ("a = 1\nb = 2\n", [(1, 1), (2, 2)]),
-    ("a = 1; b = 2\n", [(1, 1)]),
-    ("@d\ndef f():\n    pass\n", [(1, 3)]),
-    ("@d\n@e(\n  1)\nclass A:\n    pass\nx\n", [(1, 5), (6, 6)]),
-    ("x = (1,\n 2); y = 3\nz\n", [(1, 2), (3, 3)]),
-    ("", []),
-])
-def test_segments(text, ranges):
-    assert list(_segments(ast.parse(text))) == ranges
 
 
 def test_statement_rewrites_find_the_second_statement_of_a_line():
@@ -137,5 +125,4 @@ def test_support_code_stands_before_the_first_rewritten_statement_and_its_commen
 
 
 def test_helpers():
-    assert len(statements(["a = 1", "b = 2"])) == 2
     assert type(expression("a.b")).__name__ == "Attribute"

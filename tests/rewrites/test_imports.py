@@ -1,5 +1,7 @@
 """Imports of a ported module: what is needed comes, what nothing uses any more goes, the rest stays."""
 
+import ast
+
 import pytest
 
 from pallas_port.rewrites import imports
@@ -10,7 +12,7 @@ NEED = {"jax.experimental.pallas.mosaic_gpu": "plgpu"}
 
 
 def update(before: str, after: str, needed=NEED, newline="\n") -> str:
-    return imports.update(before, after, needed, newline)
+    return imports.update(ast.parse(before), after, needed, newline)
 
 
 CASES = [
