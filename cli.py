@@ -15,6 +15,7 @@ other files of the same run from being ported. The exit code is the highest that
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import sys
 import typing
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     app = _subcommands if arguments[:1] and arguments[0] in SUBCOMMANDS else _main_job
     arguments, recorded = _split_recorded_command(arguments)
+    gc.set_threshold(200_000)  # syntax trees are many objects and little garbage
     command = typer.main.get_command(app)
     try:
         command.main(args=arguments, prog_name="pallas-port", obj=recorded)

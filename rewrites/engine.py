@@ -163,7 +163,6 @@ class _Editor:
         self.tree = ast.parse(text)
         self.found = {span_of(s, self.lines)[:2]: (s, siblings) for s, siblings in _statements(self.tree.body)}
         self.starts = sorted(self.found)
-        self.unit = self._indent_unit()
         self.edits: list[_Edit] = []
 
     def edited(self, actions: Iterable[Action]) -> str:
@@ -276,7 +275,7 @@ class _Editor:
         new: list[str] = []
         for insertion in held:
             new += [""] if insertion.apart or blank else []
-            new += _reindented(insertion.lines, line.indent, self.unit)
+            new += _reindented(insertion.lines, line.indent, self._unit_at(line.first))
         if not blank and any(insertion.apart for insertion in held):
             new.append("")
         text = "".join(row + self.newline for row in new)
@@ -290,7 +289,8 @@ class _Editor:
         inner = [_Edit(p.start, _REWRITE, p.end, self._rewritten(p)) for p in place.inner]
         text = self._spliced(place.start, place.end, inner)
         indent = place.indent
-        original = node = _parsed(text, place, self.unit, self.newline)
+        unit = self._unit_at(place.actions[0].span.line)
+        original = node = _parsed(text, place, unit, self.newline)
         for action in sorted(place.actions, key=_order):
             rule = self.rules[type(action)]
             if not isinstance(original, rule.nodes[type(action)]):
@@ -299,9 +299,9 @@ class _Editor:
         if node is cst.RemovalSentinel.REMOVE:
             return self._removed(place)
         if isinstance(node, list):
-            new = self.newline.join(_reindented(node, indent, self.unit)).removeprefix(indent)
+            new = self.newline.join(_reindented(node, indent, unit)).removeprefix(indent)
         else:
-            new = _printed(node, place, self.unit, self.newline)
+            new = _printed(node, place, unit, self.newline)
         if "#" in text:
             self._keep_comments(place, text, new)
         return new
@@ -357,14 +357,18 @@ class _Editor:
             return self.lines[row - 1][: -len(self.lines[row - 1].lstrip())]
         return self._line_at(offset).indent or ""
 
-    def _indent_unit(self) -> str:
-        """The indentation of the module's first block."""
-        for statement, siblings in self.found.values():
+    def _unit_at(self, line: int) -> str:
+        """The indentation of the first block of the top-level statement at a line, or of the module."""
+        at = bisect.bisect_right(self.tree.body, line, key=_first_line) - 1
+        return self._first_indent(self.tree.body[at : at + 1]) or self._first_indent(self.tree.body) or "    "
+
+    def _first_indent(self, body: list[ast.stmt]) -> str:
+        for statement, _ in _statements(body):
             for inner in getattr(statement, "body", ())[:1]:
                 outer, whole = (self.lines[s.lineno - 1][: s.col_offset] for s in (statement, inner))
                 if inner.lineno > statement.lineno and not whole.strip() and whole.startswith(outer):
                     return whole.removeprefix(outer)
-        return "    "
+        return ""
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:

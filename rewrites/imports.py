@@ -11,6 +11,8 @@ import sys
 
 import libcst as cst
 
+from ..translator.names import walk
+
 
 def update(before: ast.Module, after: str, needed: dict[str, str], newline: str) -> str:
     """``after``, the port of ``before``, with ``needed`` ({module: local name}) imported and newly unused imports gone."""
@@ -66,12 +68,12 @@ def _imported(tree: ast.Module) -> set[str]:
 
 def _used(tree: ast.Module, also: object = ()) -> set[str]:
     """Names that the module reads, names in ``__all__`` included."""
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    names = {n.id for n in walk(tree) if isinstance(n, ast.Name)}
     exported = [
         n.value for n in tree.body
         if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in n.targets)
     ]
-    names |= {c.value for e in exported for c in ast.walk(e) if isinstance(c, ast.Constant) and isinstance(c.value, str)}
+    names |= {c.value for e in exported for c in walk(e) if isinstance(c, ast.Constant) and isinstance(c.value, str)}
     return names | set(also)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator import actions
-from .engine import Example, Rule, expression, statements
+from .engine import Example, Insertion, Rule, expression
 
 _BEFORE = '''
 import jax
@@ -50,8 +50,8 @@ class LoopCarries(Rule):
     nodes = {
         actions.LoopOverCarry: (cst.Call,),
         actions.CarryName: (cst.Name, cst.Subscript),
-        actions.ReturnCarry: (cst.FunctionDef,),
     }
+    inserts = (actions.ReturnCarry,)
     EXAMPLES = (
         Example(before=_BEFORE, after='''
     def add(i, total):
@@ -69,10 +69,6 @@ class LoopCarries(Rule):
     def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.CSTNode:
         if isinstance(action, actions.CarryName):
             return cst.Name(action.name)
-        if isinstance(action, actions.ReturnCarry):
-            assert isinstance(node, cst.FunctionDef)
-            body = node.body.with_changes(body=[*node.body.body, *statements([f"return {action.returned}"])])
-            return node.with_changes(body=body)
         assert isinstance(action, actions.LoopOverCarry) and isinstance(node, cst.Call)
         function = expression(f'{self.modules.name("jax.lax")}.fori_loop')
         args = [a for a in node.args if a.keyword is None or a.keyword.value != "jit"]
@@ -88,6 +84,9 @@ class LoopCarries(Rule):
         if args[0].keyword is not None:
             zero = args[0].with_changes(keyword=cst.Name("lower"), value=cst.Integer("0"), comma=comma)
         return node.with_changes(func=function, args=[zero, *args])
+
+    def insert(self, action: actions.ReturnCarry) -> Insertion:
+        return Insertion((f"return {action.returned}",), after=True)
 
 
 def _is_state(arg: cst.Arg, position: int) -> bool:

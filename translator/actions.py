@@ -198,7 +198,7 @@ class CarryName(Action):
 
 @dataclasses.dataclass(frozen=True)
 class ReturnCarry(Action):
-    """Ends the loop body at ``span`` with ``return returned``."""
+    """Puts ``return returned`` after the statement at ``span``, the last one of a loop body."""
 
     returned: str
     rule = "MG106"

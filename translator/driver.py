@@ -5,11 +5,15 @@ Needs neither JAX nor a GPU, and touches no file: text in, ``PortResult`` out.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .eras import read_module
-from .facts import Facts
 from .plan import plan_module
 from .result import Options, PortResult, Target
 from .source import Source
+
+if TYPE_CHECKING:
+    from .facts import Facts
 
 
 def port(source: Source, target: Target, options: Options, facts: Facts | None = None) -> PortResult:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 
-from .names import FOR_LOOP, PALLAS, TRITON, Resolver
+from .names import FOR_LOOP, PALLAS, TRITON, Resolver, walk
 
 _ACCESSES = {f"{TRITON}.load": 0, f"{TRITON}.store": 1, f"{PALLAS}.swap": 1}  # values they take
 
@@ -96,14 +96,14 @@ def _carry_state(call: ast.Call, resolver: Resolver) -> MutableLoop | None:
     body = resolver.value(args["body"])
     if not isinstance(body, ast.FunctionDef) or len(body.args.args) != 2 or body.body[0].lineno == body.lineno:
         return None
-    if any(isinstance(n, (ast.Return, ast.Yield)) for n in ast.walk(body)) or body.decorator_list:
+    if any(isinstance(n, (ast.Return, ast.Yield)) for n in walk(body)) or body.decorator_list:
         return None
     calls = [n for n in resolver.parents if isinstance(n, ast.Name) and n.id == body.name and resolver.value(n) is body]
     if len(calls) != 1:
         return None
     parameter = body.args.args[1]
     old_name = parameter.arg
-    uses = [n for n in ast.walk(body) if isinstance(n, ast.Name) and n.id == parameter.arg]
+    uses = [n for n in walk(body) if isinstance(n, ast.Name) and n.id == parameter.arg]
     names: list[tuple[ast.AST, str]] = []
     stateless = isinstance(args["init_state"], (ast.Tuple, ast.Constant)) and not getattr(args["init_state"], "elts", ())
     if stateless:
@@ -129,7 +129,7 @@ def _carry_state(call: ast.Call, resolver: Resolver) -> MutableLoop | None:
         value = ast.parse(returned, mode="eval").body
         last = body.body[-1]
         result = ast.Return(value)
-        for n in ast.walk(result):
+        for n in walk(result):
             if isinstance(n, (ast.expr, ast.stmt)):
                 n.lineno = n.end_lineno = last.end_lineno  # type: ignore[assignment]
                 n.col_offset = n.end_col_offset = last.end_col_offset  # type: ignore[assignment]
@@ -161,7 +161,7 @@ def _part_accesses(part: ast.arg | ast.Name, body: ast.FunctionDef, resolver: Re
     """Every ``part[...]`` or ``part[:]``; None if the part is used in any other way."""
     name = part.arg if isinstance(part, ast.arg) else part.id
     found = []
-    for node in ast.walk(body):
+    for node in walk(body):
         if not (isinstance(node, ast.Name) and node.id == name) or node is part:
             continue
         parent = resolver.parents[node]
@@ -177,7 +177,7 @@ def _part_accesses(part: ast.arg | ast.Name, body: ast.FunctionDef, resolver: Re
 def _fresh_name(name: str, body: ast.FunctionDef) -> str:
     """``acc`` for ``acc_ref``, which is no ref any more, where that name is free."""
     plain = name.removesuffix("_ref")
-    taken = {n.id for n in ast.walk(body) if isinstance(n, ast.Name)} | {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)}
+    taken = {n.id for n in walk(body) if isinstance(n, ast.Name)} | {n.arg for n in walk(body) if isinstance(n, ast.arg)}
     return name if not plain or plain in taken else plain
 
 

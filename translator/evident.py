@@ -16,7 +16,7 @@ import ast
 import dataclasses
 from collections.abc import Iterator
 
-from .names import PALLAS, TRITON, FunctionNode, Resolver
+from .names import PALLAS, TRITON, FunctionNode, Resolver, walk
 from .primitives import Kind, primitives_of, wrappers_of
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -55,13 +55,13 @@ def helpers_of(kernel: FunctionNode, resolver: Resolver) -> tuple[FunctionNode, 
     found: list[FunctionNode] = []
     queue: list[ast.AST] = [kernel]
     while queue:
-        inside = set(ast.walk(queue.pop()))
+        inside = set(walk(queue.pop()))
         for node in inside:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 target = resolver.value(node)
                 if (isinstance(target, ast.FunctionDef) and target not in inside
                         and target is not kernel and target not in found
-                        and target not in set(ast.walk(kernel))):
+                        and target not in set(walk(kernel))):
                     found.append(target)
                     queue.append(target)
     return tuple(sorted(found, key=lambda f: f.lineno))
@@ -86,7 +86,7 @@ class _Reader:
     def _body(self) -> Iterator[ast.AST]:
         body = self._kernel.body if isinstance(self._kernel.body, list) else [self._kernel.body]
         for statement in body:
-            yield from ast.walk(statement)
+            yield from walk(statement)
 
     # -- what a node produces
 

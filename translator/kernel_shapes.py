@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from .names import walk
+
 
 def shape_of(text: str, kernel: ast.FunctionDef) -> str:
     """``m`` as ``a_ref.shape[0]`` where the kernel binds it so."""
@@ -26,4 +28,4 @@ def names_in(text: str) -> set[str]:
     """The names that an index or expression reads."""
     if text in ("", ":"):
         return set()
-    return {n.id for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Name)}
+    return {n.id for n in walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Name)}

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from typing import TYPE_CHECKING
 
 from . import actions as act
 from .actions import Action, Span, span_of
 from .diagnostics import CODES, Diagnostic
-from .facts import Facts, SiteFacts
 from .kernel_model import build_model
 from .model.events import KernelModel
-from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver
+from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
 from .plan_calls import CallPlan, plan_call
 from .plan_layouts import plan_layouts
 from .primitives import unsupported_of
@@ -34,6 +34,9 @@ from .ref_shapes import ref_dims
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
 from .source import Source
+
+if TYPE_CHECKING:
+    from .facts import Facts, SiteFacts
 
 
 class FreshNames:
@@ -44,15 +47,15 @@ class FreshNames:
 
     @classmethod
     def of_module(cls, resolver: Resolver) -> FreshNames:
-        used = {n.id for n in resolver.parents if isinstance(n, ast.Name)}
-        return cls(resolver.names_bound_anywhere() | used)
+        return cls(resolver.names_bound_anywhere() | resolver.names_used())
 
     @classmethod
     def within(cls, function: FunctionNode) -> FreshNames:
         """Names for locals of a function: they may hide nothing that the function uses."""
-        used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-        used |= {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
-        used |= {n.name for n in ast.walk(function) if isinstance(n, ast.FunctionDef)}
+        nodes = walk(function)
+        used = {n.id for n in nodes if isinstance(n, ast.Name)}
+        used |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+        used |= {n.name for n in nodes if isinstance(n, ast.FunctionDef)}
         return cls(used)
 
     def pick(self, *wishes: str) -> str:
@@ -189,12 +192,11 @@ def _retired_imports(resolver: Resolver, groups: list[_Group]) -> frozenset[str]
             roots: list[ast.AST] = [s.call for s in group.sites]
             roots += [statement for call in group.calls for statement in call.unused]
             roots += list(group.model.functions) if group.model else []
-            inside |= {n for root in roots for n in ast.walk(root)}
+            inside |= {n for root in roots for n in walk(root)}
     found = set()
     for _, name, target in resolver.imports():
         if target in (TRITON, f"{PALLAS}.gpu"):
-            uses = [n for n in resolver.parents if isinstance(n, ast.Name) and n.id == name]
-            if all(n in inside for n in uses):
+            if all(n in inside for n in resolver.named(name)):
                 found.add(name)
     return frozenset(found)
 
@@ -285,9 +287,10 @@ class _Group:
         """True if the kernel is called directly somewhere: its other callers need it unchanged."""
         if not isinstance(kernel, ast.FunctionDef):
             return False
-        for node in self.resolver.parents:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == kernel.name:
-                if self.resolver.value(node.func) is kernel:
+        for name in self.resolver.named(kernel.name):
+            node = self.resolver.parents[name]
+            if isinstance(node, ast.Call) and node.func is name:
+                if self.resolver.value(name) is kernel:
                     owner = self.resolver.scope_of(node).node
                     forwards = isinstance(owner, (ast.FunctionDef, ast.Lambda)) and forwarded_call(owner) is node
                     if not forwards:
@@ -340,7 +343,7 @@ class _Group:
                     place = place._replace(end_line=place.line, end_column=place.column + len(loop.old_name))
                 add(act.CarryName(place, name))
             if loop.returned:
-                add(act.ReturnCarry(self.span(loop.body), loop.returned))
+                add(act.ReturnCarry(self.span(loop.body.body[-2]), loop.returned))  # what the source ends with
 
     def span(self, node: ast.AST) -> Span:
         return span_of(node, self.lines)

@@ -14,7 +14,7 @@ import dataclasses
 from . import actions as act
 from .actions import span_of
 from .model.events import KernelModel
-from .names import GONE_MODULES, MOSAIC, PALLAS, Resolver
+from .names import GONE_MODULES, MOSAIC, PALLAS, Resolver, walk
 from .sites import TRITON_KEYWORDS, CallSite, Spec, forwarded_call
 
 Problem = tuple[str, ast.AST, str, str]
@@ -72,7 +72,7 @@ class CallPlan:
     def _view_lines(self, group, site, modules, body: str, axes: tuple[str, ...]) -> list[str]:
         lax = modules.name("jax.lax")
         used = {
-            n.id for v in self.views or () if v for n in ast.walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
+            n.id for v in self.views or () if v for n in walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
         }
         lines = [f"def {body}({', '.join(self.argument_names)}):", '  """Views of the blocks that one program works on."""']
         lines += [f'  {v} = {lax}.axis_index("{a}")' for v, a in zip(self.letters, axes) if v in used]
@@ -113,7 +113,7 @@ class CallPlan:
             passed.append(operand)
         inner = ["", f"  def {body}({', '.join([*inputs, *fresh])}):"]
         lax_axes = [(v, a) for v, a in zip(self.letters, axes) if v in {
-            n.id for v in views if v for n in ast.walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
+            n.id for v in views if v for n in walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
         }]
         if lax_axes:
             lax = modules.name("jax.lax")
@@ -224,7 +224,7 @@ def plan_call(
         args = [ast.unparse(a) for a in site.invocation.args] if site.invocation is not None else []
         hidden = {o for i, o in enumerate(operands) if i >= len(args) or args[i] != o}
         kept = [site.keywords[k] for k in ("out_shape", "grid", "name", "interpret", "debug") if k in site.keywords]
-        copied = [*_copied_names(site, specs or [], bool(model.dots)), *(n for k in kept for n in ast.walk(k) if isinstance(n, ast.Name))]
+        copied = [*_copied_names(site, specs or [], bool(model.dots)), *(n for k in kept for n in walk(k) if isinstance(n, ast.Name))]
         problems += _changed_names(site, copied, hidden, resolver)
     if model.dots and views is None:
         problems += _changed_names(site, _copied_names(site, specs or [], True), set(names), resolver)
@@ -251,14 +251,14 @@ def _copied_names(site: CallSite, specs: list[Spec], values: bool) -> list[ast.N
     roots: list[ast.AST] = [b for s in specs for b in s.block_shape or () if b is not None]
     roots += [site.kernel_expr] if site.kernel_expr is not None else []
     roots += site.bound.values() if values else ()
-    found = [n for root in roots for n in ast.walk(root) if isinstance(n, ast.Name)]
-    inner = {a.arg for root in roots for a in ast.walk(root) if isinstance(a, ast.arg)}  # of lambdas
+    found = [n for root in roots for n in walk(root) if isinstance(n, ast.Name)]
+    inner = {a.arg for root in roots for a in walk(root) if isinstance(a, ast.arg)}  # of lambdas
     found = [n for n in found if n.id not in inner]
     for spec in specs:
         if isinstance(spec.index_map, (ast.Lambda, ast.FunctionDef)):
-            params = {a.arg for a in ast.walk(spec.index_map) if isinstance(a, ast.arg)}
+            params = {a.arg for a in walk(spec.index_map) if isinstance(a, ast.arg)}
             body = spec.index_map.body if isinstance(spec.index_map.body, list) else [spec.index_map.body]
-            found += [n for s in body for n in ast.walk(s) if isinstance(n, ast.Name) and n.id not in params]
+            found += [n for s in body for n in walk(s) if isinstance(n, ast.Name) and n.id not in params]
     return found
 
 
@@ -266,7 +266,7 @@ def _changed_names(site: CallSite, copied: list[ast.Name], hidden: set[str], res
     """Names that mean something else in the function beside the call than where they stand."""
     problems: list[Problem] = []
     statement = resolver.statement_of(site.call)
-    within = set(ast.walk(statement)) if not isinstance(statement, ast.FunctionDef) else set()
+    within = set(walk(statement)) if not isinstance(statement, ast.FunctionDef) else set()
     for name in copied:
         here, there = resolver.scope_of(statement).find(name.id), resolver.scope_of(name).find(name.id)
         places = [b.place or b.node for b in there[1]] if there else []
@@ -289,7 +289,7 @@ def _in_loop(place: ast.AST, call: ast.AST, resolver: Resolver) -> bool:
     """Whether some loop around ``call`` binds the name at ``place``."""
     node: ast.AST | None = call
     while node is not None and not isinstance(node, (ast.FunctionDef, ast.Lambda)):
-        if isinstance(node, (ast.For, ast.While)) and any(n is place for n in ast.walk(node)):
+        if isinstance(node, (ast.For, ast.While)) and any(n is place for n in walk(node)):
             return True
         node = resolver.parents.get(node)
     return False
@@ -312,7 +312,7 @@ def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
     Only these: extents and functions that a spec names are written out in the views.
     """
     dropped = [site.keywords[k] for k in ("compiler_params", "in_specs", "out_specs") if k in site.keywords]
-    inside = {n for d in dropped for n in ast.walk(d)}
+    inside = {n for d in dropped for n in walk(d)}
     found: list[ast.stmt] = []
     queue = [n for n in inside if isinstance(n, ast.Name)]
     while queue:
@@ -327,16 +327,16 @@ def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
             continue
         scope = resolver.scope_of(name).find(name.id)
         uses = [
-            n for n in resolver.parents
-            if isinstance(n, ast.Name) and n.id == name.id and not isinstance(n.ctx, ast.Store)
+            n for n in resolver.named(name.id)
+            if not isinstance(n.ctx, ast.Store)
             and (f := resolver.scope_of(n).find(name.id)) is not None and f[0] is scope[0]  # type: ignore[index]
         ]
         if scope[0] is resolver.module and not name.id.startswith("_"):  # type: ignore[index]
             continue  # another module may import it
         if len(scope[1]) == 1 and all(n in inside for n in uses) and alone(statement, resolver):  # type: ignore[index]
             found.append(statement)
-            inside |= set(ast.walk(statement))
-            queue += [n for n in ast.walk(statement.value) if isinstance(n, ast.Name)]
+            inside |= set(walk(statement))
+            queue += [n for n in walk(statement.value) if isinstance(n, ast.Name)]
     return found
 
 
@@ -358,10 +358,10 @@ def _is_launch_data(node: ast.expr, resolver: Resolver) -> bool:
 def alone(statement: ast.stmt, resolver: Resolver) -> bool:
     """Whether no other statement shares the lines of a statement."""
     return not any(
-        isinstance(n, ast.stmt) and n is not statement and statement.lineno <= n.lineno <= (statement.end_lineno or 0)
-        or isinstance(n, ast.stmt) and n is not statement and n.lineno < statement.lineno == n.end_lineno
+        n is not statement and statement.lineno <= n.lineno <= (statement.end_lineno or 0)
+        or n is not statement and n.lineno < statement.lineno == n.end_lineno
         and resolver.parents[n] is resolver.parents[statement]
-        for n in resolver.parents
+        for n in resolver.statements
     )
 
 
@@ -467,7 +467,7 @@ def _block_indices(spec: Spec, letters: tuple[str, ...]) -> list[ast.expr] | Non
     params = [a.arg for a in args.args]
     if args.vararg is not None or len(params) != len(letters) or args.kwonlyargs:
         return None
-    if any(isinstance(n, (ast.Lambda, ast.comprehension)) for n in ast.walk(result)):
+    if any(isinstance(n, (ast.Lambda, ast.comprehension)) for n in walk(result)):
         return None
     replaced = _substitute(result, dict(zip(params, letters)))
     return list(replaced.elts) if isinstance(replaced, ast.Tuple) else [replaced]
@@ -508,7 +508,7 @@ def _same_values(block: ast.expr, operand: str, resolver: Resolver) -> bool:
     """Whether nothing in the texts of an extent and an operand changes after the extent is read."""
 
     def lines(tree: ast.AST, several: bool = False) -> list[int]:
-        names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        names = {n.id for n in walk(tree) if isinstance(n, ast.Name)}
         found = [(resolver.scope_of(block).find(name) or (None, []))[1] for name in names]
         bindings = [b for f in found for b in f if not several or len(f) > 1]
         return [resolver.statement_of(b.place or b.node).lineno for b in bindings if b.kind != "parameter"]  # type: ignore[arg-type]
@@ -548,7 +548,7 @@ def _unpacked_from(name: ast.Name, resolver: Resolver) -> tuple[str, int] | None
 def _same_dim(name: ast.Name, operand: str, dim: int, resolver: Resolver) -> bool:
     """``(m, k), n = a.shape, b.shape[1]``: a nested pattern."""
     scope = resolver.scope_of(name)
-    for node in resolver.parents:
+    for node in resolver.statements:
         if isinstance(node, ast.Assign) and resolver.scope_of(node) is scope:
             for target in node.targets:
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):

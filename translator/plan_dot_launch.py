@@ -11,7 +11,7 @@ import ast
 
 from .dot_plan import DotPlan, LaunchData, Unplanned, contracted_dimension
 from .kernel_shapes import names_in, shape_of
-from .names import Resolver
+from .names import Resolver, walk
 from .plan_calls import alone
 from .sites import CallSite
 
@@ -107,7 +107,7 @@ class _Translator:
         self.group, self.site, self.refs, self.inputs = group, site, refs, inputs
         args = site.invocation.args if site.invocation is not None else []
         caller = site.caller
-        used = {n.id for n in ast.walk(caller) if isinstance(n, ast.Name)} if caller is not None else set()
+        used = {n.id for n in walk(caller) if isinstance(n, ast.Name)} if caller is not None else set()
         self.arrays: list[str] = []
         for i, ref in enumerate(refs[:inputs]):
             if i < len(args) and isinstance(args[i], ast.Name) and args[i].id not in self.arrays:
@@ -208,8 +208,7 @@ def unused_partial(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
     if binding is None or binding.kind != "value" or not isinstance(binding.node, ast.Call):
         return []
     scope = resolver.scope_of(expr)
-    uses = [n for n in resolver.parents if isinstance(n, ast.Name) and n.id == expr.id
-            and isinstance(n.ctx, ast.Load) and resolver.scope_of(n) is scope]
+    uses = [n for n in resolver.named(expr.id) if isinstance(n.ctx, ast.Load) and resolver.scope_of(n) is scope]
     statement = resolver.statement_of(binding.node)
     simple = isinstance(statement, ast.Assign) and alone(statement, resolver)
     return [statement] if len(uses) == 1 and simple else []

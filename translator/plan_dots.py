@@ -19,13 +19,14 @@ What the target decides (registers or tensor memory, which instruction) is not p
 from __future__ import annotations
 
 import ast
+import functools
 
 from . import actions as act
 from .actions import span_of
 from .dot_plan import DotPlan, Operand, Product, Unplanned
 from .model.events import Access, Dot, KernelModel, Loop
 from .kernel_shapes import names_in, shape_of
-from .names import MOSAIC, PALLAS, TRITON, Resolver
+from .names import MOSAIC, PALLAS, TRITON, Resolver, walk
 from .plan_dot_launch import known_tiles, plan_launch, unused_partial
 from .tile_limits import tile_problem
 from .values import Array, Index
@@ -140,7 +141,7 @@ class _Planner:
         self._check_thin(compute_statements, epilogue)
         from .plan import FreshNames
 
-        for node in ast.walk(kernel):
+        for node in walk(kernel):
             name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
             if name in _KERNEL_NAMES or kernel.name in _KERNEL_NAMES | {"body", "grid"}:
                 raise Unplanned(node, f"the port needs the name {name or kernel.name}", "rename it")
@@ -177,7 +178,7 @@ class _Planner:
     def _accumulators(self) -> list[str]:
         """The name that each product's accumulator has after the loop."""
         if self.loop is None:
-            used = {n.id for n in ast.walk(self.kernel) if isinstance(n, ast.Name)}
+            used = {n.id for n in walk(self.kernel) if isinstance(n, ast.Name)}
             names = []
             for i, dot in enumerate(self.model.dots):
                 name = next(n for n in ("acc", "acc_") if n not in used) + (str(i + 1) if len(self.model.dots) > 1 else "")
@@ -192,7 +193,7 @@ class _Planner:
             if len(self.model.dots) != 1:
                 raise Unplanned(loop.node, "a loop of several products whose result is not assigned to plain names",
                                 "assign it to names first")
-            used = {n.id for n in ast.walk(self.kernel) if isinstance(n, ast.Name)}
+            used = {n.id for n in walk(self.kernel) if isinstance(n, ast.Name)}
             targets = [ast.Name(next(n for n in ("acc", "total", "acc_") if n not in used), ast.Store())]
             self.replacements[loop.node] = targets[0].id
             self.inline_loop = True
@@ -220,7 +221,7 @@ class _Planner:
             if count != 1:
                 raise Unplanned(body, "a lambda with several accumulators", "write the loop body as a function")
             return list(results), [body.args.args[1].arg]
-        returned = [n for n in ast.walk(body) if isinstance(n, ast.Return)]
+        returned = [n for n in walk(body) if isinstance(n, ast.Return)]
         if len(returned) != 1 or returned[0] is not body.body[-1] or returned[0].value is None:
             raise Unplanned(body, "a loop body with several returns")
         value = returned[0].value
@@ -250,7 +251,7 @@ class _Planner:
 
     def _only_added_to(self, name: str, result: ast.expr, carried: int) -> bool:
         """Whether the loop body uses an accumulator in its sum and nowhere else."""
-        uses = [n for n in ast.walk(self.loop.body) if isinstance(n, ast.Name) and n.id == name]  # type: ignore[union-attr]
+        uses = [n for n in walk(self.loop.body) if isinstance(n, ast.Name) and n.id == name]  # type: ignore[union-attr]
         stores = [n for n in uses if isinstance(n.ctx, ast.Store)]
         updated = isinstance(result, ast.Name) and result.id == name  # acc += product; return acc
         augmented = any(isinstance(self.resolver.parents[n], ast.AugAssign) for n in stores)
@@ -457,6 +458,7 @@ class _Planner:
 
     # -- statements -------------------------------------------------------------------------
 
+    @functools.cache
     def _axis_names(self) -> dict[int, str]:
         """The parameter that stands for each grid axis: the name that the kernel gives it."""
         names: dict[int, str] = {}
@@ -472,7 +474,7 @@ class _Planner:
                             if names.setdefault(q.axis, t.id) != t.id or len(self._bindings(t.id)) > 1:
                                 raise Unplanned(s, f"{t.id} is not the only name of its grid axis, or holds something else later",
                                                  "give each grid axis one name of its own")
-        used = {n.id for n in ast.walk(self.kernel) if isinstance(n, ast.Name)}
+        used = {n.id for n in walk(self.kernel) if isinstance(n, ast.Name)}
         for q in self.model.grid_queries:
             letter = "ijklmn"[q.axis]
             names.setdefault(q.axis, letter if letter not in used else f"axis_{letter}")
@@ -516,10 +518,10 @@ class _Planner:
             defined = _defined(s)
             if not defined & needed or isinstance(s, ast.FunctionDef) and s.name not in needed:
                 continue
-            if any(n in tile_loads for n in ast.walk(s)):
+            if any(n in tile_loads for n in walk(s)):
                 continue
             keep.append(i)
-            needed |= {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+            needed |= {n.id for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         if self.loop is not None and body is getattr(self.loop.body, "body", None):
             defined = [n for i in keep for n in _defined(body[i])]
             if twice := next((n for n in defined if defined.count(n) > 1 and n in needed), ""):
@@ -543,24 +545,24 @@ class _Planner:
                 names |= names_in(text)
         if self.loop is not None and isinstance(self.loop.body, ast.FunctionDef):
             for i in body_statements:
-                names |= {n.id for n in ast.walk(self.loop.body.body[i]) if isinstance(n, ast.Name)}
+                names |= {n.id for n in walk(self.loop.body.body[i]) if isinstance(n, ast.Name)}
         return names
 
     def _epilogue_names(self, epilogue: int) -> set[str]:
-        dropped = set(ast.walk(self.store.mask)) if self.store.mask is not None else set()
+        dropped = set(walk(self.store.mask)) if self.store.mask is not None else set()
         names = names_in(self.store_window)
         if self.store_window:
-            dropped |= set(ast.walk(_target(self.store)))
+            dropped |= set(walk(_target(self.store)))
         for s in self.statements[epilogue:]:
-            names |= {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and n not in dropped}
+            names |= {n.id for n in walk(s) if isinstance(n, ast.Name) and n not in dropped}
         return names | {self.store.ref.name}
 
     def _check_thin(self, compute_statements: tuple[int, ...], epilogue: int) -> None:
         """Thin arrays may only occur in what the emitted functions leave out."""
         kept = [self.statements[i] for i in compute_statements] + list(self.statements[epilogue:])
-        dropped = set(ast.walk(self.store.mask)) if self.store.mask is not None else set()
-        dropped |= set(ast.walk(_target(self.store)))
-        nodes = {n for s in kept for n in ast.walk(s)} - dropped
+        dropped = set(walk(self.store.mask)) if self.store.mask is not None else set()
+        dropped |= set(walk(_target(self.store)))
+        nodes = {n for s in kept for n in walk(s)} - dropped
         for node in (*self.model.strips, *(e.node for e in self.model.expands.values())):
             if node in nodes and not (node in self.model.expands and self.group.is_new_axis(node)):
                 raise Unplanned(node, "a thin array beside matrix products")
@@ -612,10 +614,10 @@ class _Planner:
             self.store_window = f"{ref.name}.at[{', '.join(texts)}]"
         if self.store.mask is not None:
             self._take_bounds(self.store, starts)
-        indexes = {n for a in (self.store, *self.loads) for n in ast.walk(_target(a))}
+        indexes = {n for a in (self.store, *self.loads) for n in walk(_target(a))}
         if self.store.mask is not None:
-            indexes |= set(ast.walk(self.store.mask))
-        iotas = [n for s in self.statements[epilogue:] for n in ast.walk(s)
+            indexes |= set(walk(self.store.mask))
+        iotas = [n for s in self.statements[epilogue:] for n in walk(s)
                  if isinstance(n, ast.Call) and (self.resolver.qualified(n.func) or "").endswith(("arange", "iota")) and n not in indexes]
         if iotas:
             raise Unplanned(iotas[0], "index vectors in the epilogue of a matrix product")
@@ -626,7 +628,7 @@ class _Planner:
         part = "part"
         for node, name in self.replacements.items():
             add(act.ReplaceExpression(span(node), name))
-        only = {n for s in self.kernel.body if self._only_axes(s) for n in ast.walk(s)}
+        only = {n for s in self.kernel.body if self._only_axes(s) for n in walk(s)}
         for q in self.model.grid_queries:
             if q.node not in only:
                 add(act.ReplaceExpression(span(q.node), self.axis_names[q.axis]))
@@ -671,4 +673,4 @@ def _target(access: Access) -> ast.AST:
 def _defined(s: ast.stmt) -> set[str]:
     if isinstance(s, ast.FunctionDef):
         return {s.name}
-    return {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return {n.id for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

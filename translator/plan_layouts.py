@@ -24,7 +24,7 @@ from typing import Callable
 from . import actions as act
 from .actions import Action, Span
 from .model.events import Access, KernelModel, Loop, Reduction
-from .names import Resolver
+from .names import Resolver, walk
 from .plan_calls import alone
 from .values import UNKNOWN_FACTOR, Array, RefValue, Tile
 
@@ -170,7 +170,7 @@ class _Known:
             tree = ast.parse(text, mode="eval")
         except SyntaxError:
             return False
-        return all(self.name(n.id) for n in ast.walk(tree) if isinstance(n, ast.Name))
+        return all(self.name(n.id) for n in walk(tree) if isinstance(n, ast.Name))
 
     def name(self, name: str) -> bool:
         bindings = self.scope.bindings.get(name)
@@ -282,9 +282,9 @@ def _loop_hoists(loop: Loop, model: KernelModel, resolver: Resolver) -> list[Hoi
     returned = body.body[-1]
     if not isinstance(returned, ast.Return) or returned.value is None:
         return []
-    if sum(isinstance(n, ast.Return) for n in ast.walk(body)) != 1:
+    if sum(isinstance(n, ast.Return) for n in walk(body)) != 1:
         return []
-    if sum(isinstance(n, ast.Name) and n.id == body.name and isinstance(n.ctx, ast.Load) for n in ast.walk(model.kernel)) != 1:
+    if sum(isinstance(n, ast.Name) and n.id == body.name and isinstance(n.ctx, ast.Load) for n in walk(model.kernel)) != 1:
         return []  # another loop has the same body
     results = returned.value.elts if isinstance(returned.value, ast.Tuple) else [returned.value]
     inits = loop.init.elts if isinstance(loop.init, ast.Tuple) else [loop.init]
@@ -296,7 +296,7 @@ def _loop_hoists(loop: Loop, model: KernelModel, resolver: Resolver) -> list[Hoi
     found: list[Hoist] = []
     for name, result, init, out in zip(carried, results, inits, targets):  # type: ignore[arg-type]
         reduction = _accumulated(result, name, model)
-        names = [n for n in ast.walk(body) if isinstance(n, ast.Name) and n.id == name]
+        names = [n for n in walk(body) if isinstance(n, ast.Name) and n.id == name]
         stores = sum(isinstance(n.ctx, ast.Store) for n in names)
         once = stores == (len(results) > 1) and len(names) - stores == 1  # unpacked and added to
         if reduction is None or not once or not isinstance(out, ast.Name):
@@ -313,7 +313,7 @@ def _loop_hoists(loop: Loop, model: KernelModel, resolver: Resolver) -> list[Hoi
     # zeros held in a variable are widened for all that start from it
     shared = [i for i in inits if isinstance(i, ast.Name)]
     for init in shared:
-        uses = [n for n in ast.walk(model.kernel) if isinstance(n, ast.Name) and n.id == init.id and isinstance(n.ctx, ast.Load)]
+        uses = [n for n in walk(model.kernel) if isinstance(n, ast.Name) and n.id == init.id and isinstance(n.ctx, ast.Load)]
         same = [h for h in found if h.zeros is resolver.value(init)]
         if len(uses) != len(same) or len({h.shape for h in same}) > 1:
             found = [h for h in found if h.zeros is not resolver.value(init)]

@@ -43,7 +43,8 @@ class Traced:
 
 def traced(qualified_name: str) -> Traced | None:
     """Everything known about a function; None if it was never traced."""
-    return _snapshot(_snapshot_version()).get(qualified_name)
+    entry = _snapshot(_snapshot_version()).get(qualified_name)
+    return None if entry is None else from_entry(entry)
 
 
 def primitives_of(qualified_name: str, kind: Kind = "float") -> frozenset[str] | None:
@@ -85,9 +86,9 @@ def _snapshot_version() -> str:
 
 
 @functools.cache
-def _snapshot(version: str) -> dict[str, Traced]:
+def _snapshot(version: str) -> dict[str, dict[str, list[str]]]:
     text = (TABLES / f"primitives-{version}.json").read_text(encoding="utf-8")
-    return {name: from_entry(entry) for name, entry in json.loads(text)["functions"].items()}
+    return json.loads(text)["functions"]
 
 
 def from_entry(entry: dict[str, list[str]]) -> Traced:

@@ -8,10 +8,13 @@ all agree, and one recording that cannot be ported keeps the site.
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
-from .facts import Facts, OperandFact, SiteFacts
 from .model.events import KernelModel
 from .sites import CallSite
+
+if TYPE_CHECKING:
+    from .facts import Facts, OperandFact, SiteFacts
 
 _HALF = ("float16", "bfloat16")
 _WIDE = ("float64", "int64", "uint64", "complex64", "complex128")

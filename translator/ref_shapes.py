@@ -9,12 +9,15 @@ the ref itself: ``x_ref.shape[0]``.
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
-from .facts import SiteFacts
 from .kernel_model import build_model
 from .names import Resolver
 from .recorded import recorded_ranks
 from .sites import CallSite, Spec
+
+if TYPE_CHECKING:
+    from .facts import SiteFacts
 
 
 def ref_dims(
@@ -121,7 +124,7 @@ def _unpacked_rank(name: str, use: ast.AST, resolver: Resolver) -> int | None:
     scope = resolver.scope_of(use)
     bound = [b.place or b.node for b in (scope.find(name) or (scope, []))[1] if b.kind != "parameter"]
     changes = [resolver.statement_of(b).lineno for b in bound]  # type: ignore[arg-type]
-    for node in resolver.parents:
+    for node in resolver.statements:
         if not isinstance(node, ast.Assign) or resolver.scope_of(node) is not scope:
             continue
         first, last = sorted((node.lineno, resolver.statement_of(use).lineno))

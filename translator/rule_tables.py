@@ -17,16 +17,15 @@ lowering each elementwise primitive alone; the tests repeat that against the ins
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import dataclasses
 import functools
-import importlib.metadata
 import json
+import os
 import pathlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
-
-from packaging.version import Version
 
 from .diagnostics import InputError
 
@@ -129,18 +128,35 @@ def load_tables(version: str | None = None, *, live: bool = False) -> Tables:
     return _snapshot(version or installed_version())
 
 
+@functools.cache
 def installed_version() -> str | None:
     """The version of the installed JAX, without importing it; None if there is none."""
+    for folder in sys.path:  # importlib.metadata looks at the same names, and takes longer to import
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith("jax-") and name.endswith(".dist-info"):
+                    return name.removeprefix("jax-").removesuffix(".dist-info")
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("jax")
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
+def _by_version(names: Iterable[str]) -> list[str]:
+    from packaging.version import Version
+
+    return sorted(names, key=Version)
+
+
 def snapshot_versions() -> tuple[str, ...]:
     """Versions with a snapshot, oldest first."""
-    names = (p.name.removeprefix("rules-").removesuffix(".json") for p in TABLES.glob("rules-*.json"))
-    return tuple(sorted(names, key=Version))
+    return tuple(_by_version(_snapshot_names()))
+
+
+def _snapshot_names() -> list[str]:
+    return [p.name.removeprefix("rules-").removesuffix(".json") for p in TABLES.glob("rules-*.json")]
 
 
 def nearest_snapshot(version: str | None, available: Iterable[str]) -> tuple[str, str]:
@@ -148,19 +164,20 @@ def nearest_snapshot(version: str | None, available: Iterable[str]) -> tuple[str
 
     Nearest is the newest one that is not newer; before the first there is only the first.
     """
-    available = sorted(available, key=Version)
-    if version is None:
-        return available[-1], f"JAX is not installed: tables of {available[-1]}"
+    available = list(available)
     if version in available:
         return version, ""
-    older = [v for v in available if Version(v) < Version(version)]
+    available = _by_version(available)
+    if version is None:
+        return available[-1], f"JAX is not installed: tables of {available[-1]}"
+    older = available[: _by_version([*available, version]).index(version)]
     chosen = older[-1] if older else available[0]
     return chosen, f"no snapshot for JAX {version}: tables of {chosen}"
 
 
 @functools.cache
 def _snapshot(version: str | None) -> Tables:
-    chosen, note = nearest_snapshot(version, snapshot_versions())
+    chosen, note = nearest_snapshot(version, _snapshot_names())
     data = json.loads((TABLES / f"rules-{chosen}.json").read_text(encoding="utf-8"))
     mosaic = {name: frozenset(primitives) for name, primitives in data["mosaic"].items()}
     return Tables(data["jax"], frozenset(data["triton"]), mosaic, note)
@@ -205,6 +222,8 @@ def write_snapshot() -> pathlib.Path:
 
 
 def _main() -> None:
+    import argparse
+
     parser = argparse.ArgumentParser(description="Rule tables of the installed JAX.")
     parser.add_argument("--snapshot", action="store_true", required=True, help="write a snapshot")
     parser.parse_args()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 
-from .names import MOSAIC, PALLAS, TRITON, FunctionNode, Resolver
+from .names import MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
 
 PALLAS_CALL = f"{PALLAS}.pallas_call"
 TRITON_KEYWORDS = {"num_warps", "num_stages"}  # of pallas_call itself, until JAX 0.4.26
@@ -213,7 +213,7 @@ def forwarded_call(node: FunctionNode) -> ast.Call | None:
         return None
     more = [*body.args[len(want) :], *(k.value for k in body.keywords)]
     own = {a.arg for a in (*args.args, *filter(None, [args.vararg]))}
-    used = {n.id for value in more for n in ast.walk(value) if isinstance(n, ast.Name)}
+    used = {n.id for value in more for n in walk(value) if isinstance(n, ast.Name)}
     return None if used & own or any(isinstance(a, ast.Starred) for a in more) else body
 
 
@@ -224,7 +224,7 @@ def _returned_function(factory: ast.AST, resolver: Resolver) -> FunctionNode | N
     if not isinstance(factory, ast.FunctionDef):
         return None
     returned = set()
-    for node in ast.walk(factory):
+    for node in walk(factory):
         if isinstance(node, ast.Return) and node.value is not None:
             if resolver.scope_of(node).node is factory:
                 returned.add(resolver.value(node.value))
@@ -285,8 +285,8 @@ def _is_mutated(node: ast.expr, resolver: Resolver) -> bool:
     if not isinstance(node, ast.Name):
         return False
     scope = resolver.scope_of(node)
-    for other in resolver.parents:
-        if not (isinstance(other, ast.Name) and other.id == node.id and other is not node):
+    for other in resolver.named(node.id):
+        if other is node:
             continue
         parent = resolver.parents[other]
         if resolver.scope_of(other) is not scope:
@@ -359,9 +359,9 @@ def _in_rocm_branch(node: ast.AST, resolver: Resolver) -> bool:
     child, parent = node, resolver.parents.get(node)
     while parent is not None:
         if isinstance(parent, ast.If) and child in parent.body:
-            for test in ast.walk(parent.test):
+            for test in walk(parent.test):
                 if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.In)):
-                    words = {c.value for c in ast.walk(test) if isinstance(c, ast.Constant) and isinstance(c.value, str)}
+                    words = {c.value for c in walk(test) if isinstance(c, ast.Constant) and isinstance(c.value, str)}
                     negated = isinstance(resolver.parents[test], ast.UnaryOp)
                     if {w.lower() for w in words} & {"rocm", "hip", "amdgpu"} and not negated:
                         return True

@@ -20,7 +20,6 @@ import dataclasses
 import io
 import os
 import re
-import secrets
 import stat
 import sys
 import tokenize
@@ -164,7 +163,7 @@ def write(filename: str, data: bytes) -> None:
 
 def _replace(path: str, data: bytes, mode: int | None) -> None:
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
+    temporary = os.path.join(folder, f".{name}.{os.urandom(4).hex()}.tmp")
     # Not tempfile.mkstemp: a new file gets the permissions that the user's umask gives.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:

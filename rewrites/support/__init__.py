@@ -12,22 +12,28 @@ import functools
 import pathlib
 import re
 
+from ...translator.names import walk
+
 _FILES = ("gmem.py", "math.py", "ring.py", "wgmma.py", "tcgen05.py")
 _HEADING = "# Support code for Mosaic GPU, emitted by pallas-port."
 
 
 @functools.cache
-def _functions() -> dict[str, tuple[str, str]]:
-    """{name: (source text, file)} of every support function and class, in order."""
+def _modules() -> dict[str, tuple[str, ast.Module]]:
+    """{file: (text, tree)} of the support files."""
+    texts = {file: pathlib.Path(__file__).with_name(file).read_text() for file in _FILES}
+    return {file: (text, ast.parse(text)) for file, text in texts.items()}
+
+
+@functools.cache
+def _functions() -> dict[str, tuple[str, ast.stmt]]:
+    """{name: (source text, node)} of every support function and class, in order."""
     found = {}
-    for file in _FILES:
-        path = pathlib.Path(__file__).with_name(file)
-        if not path.exists():
-            continue
-        text = path.read_text()
-        for node in ast.parse(text).body:
+    for text, tree in _modules().values():
+        lines = text.splitlines(keepends=True)
+        for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                found[node.name] = (ast.get_source_segment(text, node) or "", file)
+                found[node.name] = ("".join(lines[node.lineno - 1 : node.end_lineno]).rstrip("\n"), node)
     return found
 
 
@@ -35,11 +41,8 @@ def _functions() -> dict[str, tuple[str, str]]:
 def _imports() -> dict[str, str]:
     """{local name in the support files: module}."""
     found = {}
-    for file in _FILES:
-        path = pathlib.Path(__file__).with_name(file)
-        if not path.exists():
-            continue
-        for node in ast.parse(path.read_text()).body:
+    for _, tree in _modules().values():
+        for node in tree.body:
             if isinstance(node, ast.Import):
                 for a in node.names:
                     found[a.asname or a.name] = a.name
@@ -52,8 +55,7 @@ def _imports() -> dict[str, str]:
 @functools.cache
 def _names(function: str) -> frozenset[str]:
     """Names that a support function uses."""
-    tree = ast.parse(_functions()[function][0])
-    return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+    return frozenset(n.id for n in walk(_functions()[function][1]) if isinstance(n, ast.Name))
 
 
 def needed_functions(wanted: tuple[str, ...]) -> list[str]:
