@@ -289,7 +289,7 @@ class _Editor:
         inner = [_Edit(p.start, _REWRITE, p.end, self._rewritten(p)) for p in place.inner]
         text = self._spliced(place.start, place.end, inner)
         indent = place.indent
-        unit = self._unit_at(place.actions[0].span.line)
+        unit = self._unit_at(place.actions[0].span.line) if place.kind == "function" else "  "
         original = node = _parsed(text, place, unit, self.newline)
         for action in sorted(place.actions, key=_order):
             rule = self.rules[type(action)]
@@ -404,26 +404,28 @@ def _nested(places: Iterable[_Place]) -> list[_Place]:
 # -- text and nodes ---------------------------------------------------------------------------
 
 
-def _context(indent: str, unit: str, newline: str) -> str:
-    """Text after which a statement is parsed as one of a block with that indentation.
-
-    LibCST takes the first indentation of a file for its unit.
-    """
-    first = f"if 1:{newline}{unit}pass{newline}"
-    return first + (f"if 1:{newline}{indent}pass{newline}" if indent else "")
-
-
 def _parsed(text: str, place: _Place, unit: str, newline: str) -> cst.CSTNode:
     """The node of a place."""
+    try:
+        if place.kind == "expression" and "\n" not in text:
+            return cst.parse_expression(text)
+        return _parsed_in_block(text, place, unit, newline)
+    except cst.ParserSyntaxError as error:
+        raise RuntimeError(f"no node for {place.actions[0]}: {error.message}") from None
+
+
+def _parsed_in_block(text: str, place: _Place, unit: str, newline: str) -> cst.CSTNode:
+    """The node of a place, parsed as a statement of a block with its indentation."""
     if place.kind == "expression":
         text = f"({text})"
     if place.kind != "line":
         text = f"{place.indent}{text}{newline}"
-    try:
-        module = cst.parse_module(_context(place.indent, unit, newline) + text)
-    except cst.ParserSyntaxError as error:
-        raise RuntimeError(f"no node for {place.actions[0]}: {error.message}") from None
-    statement = module.body[1].body.body[1] if place.indent else module.body[1]  # type: ignore[union-attr, index]
+    # LibCST takes the first indentation of a file for its unit.
+    context = f"if 1:{newline}{unit}pass{newline}"
+    if place.indent:
+        context += f"if 1:{newline}{place.indent}pass{newline}"
+    body = cst.parse_module(context + text).body
+    statement = body[1].body.body[1] if place.indent else body[1]  # type: ignore[union-attr, index]
     if place.kind in ("line", "function"):
         return statement
     (small,) = statement.body  # type: ignore[union-attr, misc]
@@ -434,6 +436,10 @@ def _parsed(text: str, place: _Place, unit: str, newline: str) -> cst.CSTNode:
 
 def _printed(node: cst.CSTNode, place: _Place, unit: str, newline: str) -> str:
     """The text of a node that takes a place."""
+    if place.kind == "expression":
+        code = cst.Module([]).code_for_node(node)
+        if "\n" not in code:
+            return code
     if isinstance(node, cst.BaseExpression):
         node = cst.Expr(node)
     if isinstance(node, cst.BaseSmallStatement):
@@ -493,4 +499,4 @@ def _order(action: Action) -> int:
 
 
 def expression(text: str) -> cst.BaseExpression:
-    return cst.parse_expression(text)
+    return cst.Name(text) if text.isidentifier() else cst.parse_expression(text)

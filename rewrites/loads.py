@@ -165,13 +165,14 @@ def _filled(
     args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
     parens = {"lpar": getattr(node, "lpar", ()), "rpar": getattr(node, "rpar", ())}
     code = cst.Module([]).code_for_node
-    if sum(len(code(a)) for a in args) + len(name) <= _LINE:
+    sizes = [len(code(a)) for a in args]
+    if sum(sizes) + len(name) <= _LINE:
         return cst.Call(cst.Name(name), args, **parens)
     wrap = cst.ParenthesizedWhitespace(cst.TrailingWhitespace(), indent=True, last_line=cst.SimpleWhitespace("    "))
     width = 0
-    for i, arg in enumerate(args):
-        width += len(code(arg))
-        if i + 1 < len(args) and width + len(code(args[i + 1])) > _LINE:
+    for i, (arg, size, following) in enumerate(zip(args, sizes, sizes[1:])):
+        width += size
+        if width + following > _LINE:
             args[i] = arg.with_changes(comma=space.with_changes(whitespace_after=wrap))
             width = 0
     close = wrap.with_changes(last_line=plain)

@@ -68,7 +68,7 @@ def rule_facts(rule: type[Rule]) -> dict[str, object]:
         "why": why,
         "details": details,
         "limits": limits,
-        "actions": ", ".join(f"`{action.__name__}`" for action in rule.nodes),
+        "actions": ", ".join(f"`{action.__name__}`" for action in (*rule.nodes, *rule.inserts)),
         "examples": [_example(e.before.strip("\n") + "\n", e.target) for e in rule.EXAMPLES],
     }
 
