@@ -20,8 +20,9 @@ from ..translator.names import MOSAIC
 from .engine import Example, Rule, expression
 
 _DROPPED = {
-    "compiler_params", "in_specs", "out_specs", "cost_estimate", "backend", "input_output_aliases", "grid", "name",
-    "num_warps", "num_stages",
+    "compiler_params", "in_specs", "out_specs", "cost_estimate", "backend", "input_output_aliases", "grid", "grid_spec",
+    "name",
+    "num_warps", "num_stages", "metadata",
 }
 
 
@@ -84,8 +85,8 @@ def run(x):
                 new.append(arg.with_changes(value=value, keyword=None, equal=cst.MaybeSentinel.DEFAULT))
             elif keyword == "out_shape":
                 new.append(_keyword(arg, "out_type", arg.value))
-            elif keyword == "grid" and action.grid:
-                same = isinstance(arg.value, cst.Tuple) or not action.grid.startswith("(")
+            elif keyword in ("grid", "grid_spec") and action.grid:
+                same = keyword == "grid" and (isinstance(arg.value, cst.Tuple) or action.grid.isidentifier())
                 new.append(arg if same else _keyword(arg, "grid", expression(action.grid)))
                 names = ", ".join(f'"{n}"' for n in action.grid_names)
                 names += "," if len(action.grid_names) == 1 else ""

@@ -3,8 +3,8 @@
 Why: after the port a BlockSpec or Triton compiler parameters held in a variable have no reader
 left, and would keep an import of the deprecated module alive.
 
-Only plain assignments to one name are removed, and only if every use of the name was inside the
-rewritten calls.
+Only plain assignments to one name are removed, with what is appended to a list of specs, and only
+if every use of the name was inside the rewritten calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(x, s):
 
     def rewrite(self, action: actions.RemoveStatement, node: cst.SimpleStatementLine):
         if len(node.body) != 1 or node.leading_lines:
-            kept = [s for s in node.body if not isinstance(s, cst.Assign)]
+            kept = [s for s in node.body if not isinstance(s, (cst.Assign, cst.Expr))]
             comments = [line for line in node.leading_lines]
             if kept or any(line.comment for line in comments):
                 return node.with_changes(body=kept or [cst.Pass()])

@@ -373,14 +373,15 @@ class _Group:
         self.notes[:0] = [*self.call_notes(), *layouts.notes]
 
     def _strided_refs(self) -> frozenset[str]:
-        """Refs whose specs leave out the array's last dimension."""
+        """Refs whose specs leave out the array's last dimension, or place it at any element."""
         names = [r.name for r in self.model.refs] if self.model else []
         found = set()
         for site in self.sites:
             outs = self.inputs if self.inputs is not None else len(names)
             for first, specs in ((0, site.in_specs or ()), (outs, site.out_specs or ())):
                 for i, spec in enumerate(specs):
-                    if spec.block_shape and spec.block_shape[-1] is None and first + i < len(names):
+                    last = len(spec.block_shape or ()) - 1
+                    if last >= 0 and first + i < len(names) and (spec.block_shape[last] is None or last in spec.elements):
                         found.add(names[first + i])
         return frozenset(found)
 
@@ -390,9 +391,9 @@ class _Group:
         for call in self.calls:
             axes = ", ".join(self.axis_name(i) for i in range(call.grid_rank))
             notes.append(f"grid {call.grid} with axes {axes}" if call.grid_rank else "no grid: one program per call")
-            for name, view in zip(call.argument_names, call.views or ()):
+            for name, view, text in zip(call.argument_names, call.views or (), call.arguments(call.argument_names)):
                 if view is not None:
-                    notes.append(f"{name} is viewed as {name}{view}")
+                    notes.append(f"{name} is viewed as {text}")
         return list(dict.fromkeys(notes))
 
     def _emit_access(self, access, layouts, add, emission: Emission) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import itertools
 
 from . import actions as act
 from .actions import span_of
 from .model.events import KernelModel
 from .names import GONE_MODULES, MOSAIC, PALLAS, Resolver, walk
-from .sites import TRITON_KEYWORDS, CallSite, Spec, forwarded_call
+from .sites import NO_SCRATCH, TRITON_KEYWORDS, CallSite, forwarded_call
+from .specs import Spec, zeros
 
 Problem = tuple[str, ast.AST, str, str]
 
@@ -23,7 +25,7 @@ _AXIS_LETTERS = "ijklmn"
 # Keywords of pallas_call that the launch takes over or that need nothing.
 _KNOWN = {
     "out_shape", "grid", "in_specs", "out_specs", "compiler_params", "interpret", "debug", "name",
-    "input_output_aliases", "cost_estimate", "backend", "kernel", "grid_spec", *TRITON_KEYWORDS,
+    "input_output_aliases", "cost_estimate", "backend", "kernel", "grid_spec", "metadata", *TRITON_KEYWORDS,
 }
 
 
@@ -31,6 +33,8 @@ _KNOWN = {
 class CallPlan:
     """``views``: the view that each kernel argument gets, None for the whole ref.
 
+    unless: the condition under which an argument is whole (or None) in spite of its view, or "".
+    maps: lines that call index maps which are functions of the file.
     unused: assignments that only this call reads, and that the port makes superfluous.
     letters: the variable that holds the position along each grid axis in the views.
     """
@@ -42,6 +46,24 @@ class CallPlan:
     aliases: dict[int, int]
     unused: list[ast.stmt]
     letters: tuple[str, ...] = ()
+    unless: list[str] = dataclasses.field(default_factory=list)
+    maps: tuple[str, ...] = ()
+
+    def arguments(self, names: list[str]) -> list[str]:
+        """What the kernel is called with, for refs called ``names``."""
+        found = []
+        for name, view, unless in itertools.zip_longest(names, self.views or (), self.unless):
+            text = f"{name}{view or ''}"
+            found.append(f"{name} if {unless} else {text}" if unless and view else text)
+        return found
+
+    def positions(self, modules, axes: tuple[str, ...]) -> list[str]:
+        """Lines that give the variables which the views use: places in the grid, blocks of index maps."""
+        texts = [*(f"ref{v}" for v in self.views or () if v), *self.maps]
+        used = {n.id for t in texts for n in walk(ast.parse(t)) if isinstance(n, ast.Name)}
+        pairs = [(v, a) for v, a in zip(self.letters, axes) if v in used]
+        lax = modules.name("jax.lax") if pairs else ""
+        return [*(f'{v} = {lax}.axis_index("{a}")' for v, a in pairs), *self.maps]
 
     def emit(self, group, site: CallSite, names, modules, add, parameters: tuple[tuple[str, str], ...]) -> None:
         """Adds the launch and, where blocks are views, the function that builds them."""
@@ -70,15 +92,9 @@ class CallPlan:
         add(act.Launch(span, body, self.grid, axes, tuple(extra)))
 
     def _view_lines(self, group, site, modules, body: str, axes: tuple[str, ...]) -> list[str]:
-        lax = modules.name("jax.lax")
-        used = {
-            n.id for v in self.views or () if v for n in walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
-        }
         lines = [f"def {body}({', '.join(self.argument_names)}):", '  """Views of the blocks that one program works on."""']
-        lines += [f'  {v} = {lax}.axis_index("{a}")' for v, a in zip(self.letters, axes) if v in used]
-        arguments = [
-            f"{name}{'' if view is None else view}" for name, view in zip(self.argument_names, self.views or ())
-        ]
+        lines += [f"  {line}" for line in self.positions(modules, axes)]
+        arguments = self.arguments(self.argument_names)
         kernel = _kernel_call(site)
         one_line = f"  {kernel[0]}({', '.join([*arguments, *kernel[1]])})"
         if len(one_line) <= 88:
@@ -102,9 +118,6 @@ class CallPlan:
         fresh = [o for o in outputs if o not in source]
         if not body:
             body = names.pick(f"{_plain_name(site)}_refs")
-            views: list[str | None] = [None] * len(self.argument_names)
-        else:
-            views = list(self.views or ())
         head = [f"def {launch}({', '.join(operands)}):", '  """Runs the kernel on a copy of the operand that its result replaces."""']
         passed = []
         for i, (ref, operand) in enumerate(zip(inputs, operands)):
@@ -112,15 +125,8 @@ class CallPlan:
                 head.append(f"  {operand} = {jax}.new_ref({operand})")
             passed.append(operand)
         inner = ["", f"  def {body}({', '.join([*inputs, *fresh])}):"]
-        lax_axes = [(v, a) for v, a in zip(self.letters, axes) if v in {
-            n.id for v in views if v for n in walk(ast.parse(f"ref{v}")) if isinstance(n, ast.Name)
-        }]
-        if lax_axes:
-            lax = modules.name("jax.lax")
-            inner += [f'    {v} = {lax}.axis_index("{a}")' for v, a in lax_axes]
-        arguments = [
-            f"{source.get(n, n)}{'' if v is None else v}" for n, v in zip(self.argument_names, views)
-        ]
+        inner += [f"    {line}" for line in self.positions(modules, axes)]
+        arguments = self.arguments([source.get(n, n) for n in self.argument_names])
         inner += [f"    {kernel}({', '.join([*arguments, *bound])})", ""]
         out_type = self._fresh_out_type(site, outputs, fresh)
         keywords = [f"out_type={out_type}"]
@@ -182,15 +188,11 @@ def plan_call(
     """The plan of one call and what keeps it on Triton."""
     problems: list[Problem] = []
     for what, node in site.unresolved:
-        problems.append(("C202", node, f"{what} cannot be read here",
-                         "write them as a literal list of BlockSpecs beside the call"))
+        problems.append(("C202", node, what, "write grid and specs out beside the call"))
     for name in site.keywords:
         if name not in _KNOWN:
-            problems.append(("C203", site.keywords[name], f"the argument {name}= has no counterpart", ""))
-    if site.grid is None:
-        problems.append(("C202", site.keywords["grid"], "the grid cannot be read here", "write it as a literal tuple"))
-    if site.decorates and (site.in_specs or site.out_specs):
-        problems.append(("C202", site.call, "block specs on a decorated kernel", "call pallas_call as a function"))
+            what = NO_SCRATCH if name == "scratch_shapes" else f"the argument {name}= has no counterpart"
+            problems.append(("C203", site.keywords[name], what, ""))
     grid = site.grid or ()
     for q in model.grid_queries:
         if site.grid is not None and q.axis >= len(grid):
@@ -202,6 +204,8 @@ def plan_call(
     names = _argument_names(site, model)
     letters = _letters(len(grid), {n.id for n in _copied_names(site, [], bool(model.dots))})
     views: list[str | None] | None = None
+    unless: list[str] = []
+    map_lines: tuple[str, ...] = ()
     specs: list[Spec] | None = None
     if site.in_specs is not None or site.out_specs is not None:
         specs = _all_specs(site, model, inputs)
@@ -213,12 +217,15 @@ def plan_call(
             operands = _operand_texts(site, resolver)
             copied = _copied_names(site, specs, bool(model.dots))
             letters = _letters(len(grid), {n.id for n in copied} | set(names))
+            maps = _Maps({*letters, *names, *(n.id for n in copied)}, site.call, resolver)
             found = [
-                _view(spec, letters, resolver, operands.get(i), problems) for i, spec in enumerate(specs)
+                _view(spec, letters, resolver, operands.get(i), maps, problems) for i, spec in enumerate(specs)
             ]
             views = found if any(v is not None for v in found) else None
             if views is not None:
                 problems += _changed_names(site, copied, set(names), resolver)
+                unless = [ast.unparse(s.unless) if s.unless is not None and v else "" for s, v in zip(specs, views)]
+                map_lines = tuple(maps.lines.values())
     if aliases:
         operands = [n.removesuffix("_ref") for n in names[:inputs]]
         args = [ast.unparse(a) for a in site.invocation.args] if site.invocation is not None else []
@@ -232,10 +239,11 @@ def plan_call(
         problems += _crowded(site, resolver)
     elif model.kernel.args.vararg is not None and aliases:
         problems.append(("C203", site.call, "aliases of a kernel with *refs", ""))
-    grid_text = ast.unparse(site.keywords["grid"]) if grid else ""
-    if grid and not isinstance(resolver.value(site.keywords["grid"]), (ast.Tuple, ast.List)):
-        grid_text = f"({ast.unparse(grid[0])},)"
-    return CallPlan(views, names, grid_text, len(grid), aliases, _unused(site, resolver), letters), problems
+    if "grid_spec" in site.keywords:
+        problems += _changed_names(site, [n for g in grid for n in walk(g) if isinstance(n, ast.Name)], set(), resolver)
+    if site.decorates and views is not None:
+        problems.append(("C202", site.call, "block specs on a decorated kernel", "call pallas_call as a function"))
+    return CallPlan(views, names, site.grid_text, len(grid), aliases, _unused(site, resolver), letters, unless, map_lines), problems
 
 
 def _letters(rank: int, taken: set[str]) -> tuple[str, ...]:
@@ -249,16 +257,17 @@ def _copied_names(site: CallSite, specs: list[Spec], values: bool) -> list[ast.N
     values: what is bound to parameters of the kernel is copied too.
     """
     roots: list[ast.AST] = [b for s in specs for b in s.block_shape or () if b is not None]
+    roots += [s.unless for s in specs if s.unless is not None]
     roots += [site.kernel_expr] if site.kernel_expr is not None else []
     roots += site.bound.values() if values else ()
     found = [n for root in roots for n in walk(root) if isinstance(n, ast.Name)]
     inner = {a.arg for root in roots for a in walk(root) if isinstance(a, ast.arg)}  # of lambdas
     found = [n for n in found if n.id not in inner]
     for spec in specs:
-        if isinstance(spec.index_map, (ast.Lambda, ast.FunctionDef)):
-            params = {a.arg for a in walk(spec.index_map) if isinstance(a, ast.arg)}
-            body = spec.index_map.body if isinstance(spec.index_map.body, list) else [spec.index_map.body]
-            found += [n for s in body for n in walk(s) if isinstance(n, ast.Name) and n.id not in params]
+        result = _map_result(spec.index_map)
+        if result is not None and not zeros(result):
+            params = {a.arg for a in walk(spec.index_map) if isinstance(a, ast.arg)}  # type: ignore[arg-type]
+            found += [n for n in walk(result) if isinstance(n, ast.Name) and n.id not in params]
     return found
 
 
@@ -311,7 +320,7 @@ def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
 
     Only these: extents and functions that a spec names are written out in the views.
     """
-    dropped = [site.keywords[k] for k in ("compiler_params", "in_specs", "out_specs") if k in site.keywords]
+    dropped = [site.keywords[k] for k in ("compiler_params", "in_specs", "out_specs", "grid_spec") if k in site.keywords]
     inside = {n for d in dropped for n in walk(d)}
     found: list[ast.stmt] = []
     queue = [n for n in inside if isinstance(n, ast.Name)]
@@ -333,10 +342,28 @@ def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
         ]
         if scope[0] is resolver.module and not name.id.startswith("_"):  # type: ignore[index]
             continue  # another module may import it
+        added = [] if all(n in inside for n in uses) else _additions(uses, inside, statement, resolver)
+        if added and len(scope[1]) == 1 and all(alone(s, resolver) for s in (statement, *added)):  # type: ignore[index]
+            found += added
+            inside |= {n for s in added for n in walk(s)}
         if len(scope[1]) == 1 and all(n in inside for n in uses) and alone(statement, resolver):  # type: ignore[index]
             found.append(statement)
             inside |= set(walk(statement))
             queue += [n for n in walk(statement.value) if isinstance(n, ast.Name)]
+    return found
+
+
+def _additions(uses: list[ast.Name], inside: set[ast.AST], made: ast.stmt, resolver: Resolver) -> list[ast.stmt]:
+    """The statements that add to a list of specs, if all other uses of it are these; else none."""
+    found = []
+    for name in uses:
+        if name in inside:
+            continue
+        statement, parent = resolver.statement_of(name), resolver.parents[name]
+        adds = isinstance(parent, ast.Attribute) and parent.attr in ("append", "insert", "extend")
+        if not adds or not isinstance(statement, ast.Expr) or resolver.parents[statement] is not resolver.parents[made]:
+            return []
+        found.append(statement)
     return found
 
 
@@ -351,7 +378,7 @@ def _is_launch_data(node: ast.expr, resolver: Resolver) -> bool:
         return value is not node and isinstance(value, ast.expr) and _is_launch_data(value, resolver)
     if isinstance(node, ast.Call):
         name = resolver.qualified(node.func) or ""
-        return name.startswith(PALLAS) and name.rpartition(".")[2] in ("BlockSpec", "CompilerParams")
+        return name.startswith(PALLAS) and name.rpartition(".")[2] in ("BlockSpec", "CompilerParams", "GridSpec")
     return False
 
 
@@ -418,15 +445,17 @@ def _operand_texts(site: CallSite, resolver: Resolver) -> dict[int, str]:
     return texts
 
 
-def _view(spec: Spec, letters: tuple[str, ...], resolver: Resolver, operand: str | None, problems: list[Problem]) -> str | None:
+def _view(
+    spec: Spec, letters: tuple[str, ...], resolver: Resolver, operand: str | None, maps: _Maps, problems: list[Problem]
+) -> str | None:
     """``.at[pl.ds(i * 64, 64), :]`` for a block spec; None for the whole array."""
-    if spec.block_shape is None:
+    if not spec.block_shape:
         return None
     pl = _pallas_name(resolver)
     if pl is None:
         problems.append(("C202", spec.node, "the pallas module has no name here", "import it as pl"))
         return None
-    indices = _block_indices(spec, letters)
+    indices = _block_indices(spec, letters, maps)
     if indices is None or len(indices) != len(spec.block_shape):
         problems.append(("C202", spec.node, "an index map that cannot be read", "write it as a lambda that returns a tuple"))
         return None
@@ -441,7 +470,7 @@ def _view(spec: Spec, letters: tuple[str, ...], resolver: Resolver, operand: str
             parts.append(f"{pl}.ds(0, {ast.unparse(block)})")
         else:
             start = ast.BinOp(index, ast.Mult(), copy.deepcopy(block))
-            if isinstance(block, ast.Constant) and block.value == 1:
+            if d in spec.elements or isinstance(block, ast.Constant) and block.value == 1:
                 start = index
             parts.append(f"{pl}.ds({ast.unparse(start)}, {ast.unparse(block)})")
     if all(p == ":" for p in parts):
@@ -449,25 +478,70 @@ def _view(spec: Spec, letters: tuple[str, ...], resolver: Resolver, operand: str
     return f".at[{', '.join(parts)}]"
 
 
-def _block_indices(spec: Spec, letters: tuple[str, ...]) -> list[ast.expr] | None:
+class _Maps:
+    """Calls of index maps that are functions of several statements, one for each function."""
+
+    def __init__(self, taken: set[str], call: ast.Call, resolver: Resolver) -> None:
+        self._taken = taken
+        self._scope, self._resolver = resolver.scope_of(resolver.statement_of(call)), resolver
+        self._results: dict[ast.FunctionDef, list[str]] = {}
+        self.lines: dict[ast.FunctionDef, str] = {}
+
+    def visible(self, index_map: ast.FunctionDef) -> bool:
+        """Whether the function can be called beside the call by its own name."""
+        found = self._scope.find(index_map.name)
+        return found is not None and [b.node for b in found[1]] == [index_map] and index_map.name not in self._taken
+
+    def results(self, index_map: ast.FunctionDef, letters: tuple[str, ...], rank: int) -> list[str]:
+        """The variables that hold the block indices."""
+        if index_map not in self._results:
+            stem = "block" if not self._results else f"block{len(self._results) + 1}"
+            names = [f"{stem}_{d}" for d in range(rank)]
+            while self._taken & set(names):
+                names = [f"{n}_" for n in names]
+            self._results[index_map] = names
+            target = ", ".join(names) + ("," if rank == 1 else "")
+            self.lines[index_map] = f"{target} = {index_map.name}({', '.join(letters)})"
+        return self._results[index_map]
+
+
+def _map_result(index_map: ast.AST | None) -> ast.expr | None:
+    """What a lambda or a function of one return statement returns."""
+    if isinstance(index_map, ast.Lambda):
+        return index_map.body
+    if not isinstance(index_map, ast.FunctionDef):
+        return None
+    body = [s for s in index_map.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    return body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+
+
+def _block_indices(spec: Spec, letters: tuple[str, ...], maps: _Maps) -> list[ast.expr] | None:
     """The block index of each dimension in terms of the grid axes' variables."""
-    if spec.index_map is None:
-        return [ast.Constant(0) for _ in spec.block_shape or ()]
+    rank = len(spec.block_shape or ())
     index_map = spec.index_map
-    if isinstance(index_map, ast.FunctionDef):
-        body = [s for s in index_map.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
-        if len(body) != 1 or not isinstance(body[0], ast.Return) or body[0].value is None:
+    if index_map is None:
+        return [ast.Constant(0) for _ in range(rank)]
+    result = _map_result(index_map)
+    if result is None and isinstance(index_map, ast.FunctionDef):
+        returns = [n for n in walk(index_map) if isinstance(n, ast.Return)]
+        tuples = all(isinstance(r.value, ast.Tuple) and len(r.value.elts) == rank for r in returns)
+        fits = len(index_map.args.args) == len(letters) and not index_map.args.vararg
+        if not returns or not tuples or not fits or not maps.visible(index_map):
             return None
-        result = body[0].value
-    elif isinstance(index_map, ast.Lambda):
-        result = index_map.body
-    else:
+        return [ast.Name(n, ast.Load()) for n in maps.results(index_map, letters, rank)]
+    if result is None:
         return None
-    args = index_map.args
+    if zeros(result):
+        return [ast.Constant(0) for _ in range(rank)]
+    args = index_map.args  # type: ignore[union-attr]
     params = [a.arg for a in args.args]
-    if args.vararg is not None or len(params) != len(letters) or args.kwonlyargs:
+    if args.vararg is not None and not any(isinstance(n, ast.Name) and n.id == args.vararg.arg for n in walk(result)):
+        params += ["_"] * (len(letters) - len(params))
+    elif args.vararg is not None:
         return None
-    if any(isinstance(n, (ast.Lambda, ast.comprehension)) for n in walk(result)):
+    if len(params) != len(letters) or args.kwonlyargs or args.defaults:
+        return None
+    if any(isinstance(n, (ast.Lambda, ast.comprehension, ast.NamedExpr)) for n in walk(result)):
         return None
     replaced = _substitute(result, dict(zip(params, letters)))
     return list(replaced.elts) if isinstance(replaced, ast.Tuple) else [replaced]

@@ -13,7 +13,7 @@ from .dot_plan import DotPlan, LaunchData, Unplanned, contracted_dimension
 from .kernel_shapes import names_in, shape_of
 from .names import Resolver, walk
 from .plan_calls import alone
-from .sites import CallSite
+from .sites import CallSite, compiler_parameter
 
 # Names of the emitted launch, which may hide nothing of the caller's.
 _LAUNCH_NAMES = {
@@ -35,15 +35,14 @@ def plan_launch(group, site: CallSite, call, plan: DotPlan, names) -> LaunchData
         raise Unplanned(site.call, "a matrix product without a grid")
     if call.aliases:
         raise Unplanned(site.call, "a matrix product that aliases an operand")
+    if any(call.unless) or call.maps:
+        what = "an optional block spec" if any(call.unless) else "an index map of several statements"
+        raise Unplanned(site.call, f"{what} beside a matrix product", "write one call for each case" if any(call.unless) else "write it as a lambda")
     translate = _Translator(group, site, refs, inputs)
     views = list(call.views) if call.views is not None else [None] * len(refs)
     blocks = tuple((tuple(translate(d, site.call) for d in o.block), translate.array(o.ref)) for o in plan.operands)
-    params = site.keywords.get("compiler_params")
-    num_stages = "3"  # Triton's default
-    if params is not None:
-        target = group.resolver.value(params)
-        if isinstance(target, ast.Call):
-            num_stages = next((ast.unparse(k.value) for k in target.keywords if k.arg == "num_stages"), num_stages)
+    stages = compiler_parameter(site.keywords, "num_stages", group.resolver)
+    num_stages = ast.unparse(stages) if stages is not None else "3"  # Triton's default
     extra = []
     for k, new in (("interpret", "interpret"), ("debug", "debug"), ("name", "kernel_name")):
         if k in site.keywords:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from .kernel_model import build_model
 from .names import Resolver
 from .recorded import recorded_ranks
-from .sites import CallSite, Spec
+from .sites import CallSite
+from .specs import Spec
 
 if TYPE_CHECKING:
     from .facts import SiteFacts

@@ -12,21 +12,13 @@ import ast
 import dataclasses
 
 from .names import MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
+from .specs import Spec, Unreadable, read_specs
 
 PALLAS_CALL = f"{PALLAS}.pallas_call"
 TRITON_KEYWORDS = {"num_warps", "num_stages"}  # of pallas_call itself, until JAX 0.4.26
+NO_SCRATCH = "scratch_shapes: the Triton backend has no scratch memory"
 _PARTIAL = "functools.partial"
-_SPECS = (f"{PALLAS}.BlockSpec", f"{PALLAS}.no_block_spec")
-
-
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """A BlockSpec. ``block_shape`` None: the whole array; an element None: a squeezed dimension."""
-
-    node: ast.expr
-    block_shape: tuple[ast.expr | None, ...] | None = None
-    index_map: ast.expr | FunctionNode | None = None
-    rank: int | None = None  # of a whole array, where its index map tells
+_GRID_SPECS = (f"{PALLAS}.GridSpec",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +33,7 @@ class CallSite:
     bound_positional: how many leading parameters are fixed by position.
     kernel_path: the expressions passed on the way from the call's first argument to the kernel.
     grid: one expression per axis; () for no grid; None if it cannot be read.
+    grid_text: the grid as a tuple, source text; "" for no grid.
     in_specs, out_specs: one Spec per operand; None: absent, all arrays whole.
     backend: ``triton``, ``mosaic``, ``tpu``, ``rocm`` or ``implicit`` (no compiler params).
     unresolved: the parts that could not be read: (what, node).
@@ -55,6 +48,7 @@ class CallSite:
     bound_positional: int
     keywords: dict[str, ast.expr]
     grid: tuple[ast.expr, ...] | None
+    grid_text: str
     in_specs: tuple[Spec, ...] | None
     out_specs: tuple[Spec, ...] | None
     backend: str
@@ -106,12 +100,21 @@ def _read_site(call: ast.Call, args: list[ast.expr], resolver: Resolver) -> Call
     else:
         kernel, bound, count = _find_kernel(kernel_expr, resolver)
 
+    launch = dict(keywords)
     grid_spec = keywords.get("grid_spec")
     if grid_spec is not None:
-        unresolved.append(("grid_spec", grid_spec))
-    grid = _read_grid(keywords.get("grid"), resolver)
-    in_specs = _read_specs(keywords.get("in_specs"), "in_specs", resolver, unresolved)
-    out_specs = _read_specs(keywords.get("out_specs"), "out_specs", resolver, unresolved)
+        launch |= _read_grid_spec(grid_spec, resolver, unresolved)
+    specs: dict[str, tuple[Spec, ...] | None] = {}
+    for name in ("in_specs", "out_specs"):
+        try:
+            specs[name] = read_specs(launch.get(name), call, resolver)
+        except Unreadable as error:
+            unresolved.append((f"{name}: {error.reason}", error.node))
+            specs[name] = None
+    maps = [s.index_map for found in specs.values() for s in found or () if s.index_map is not None]
+    grid, is_number = _read_grid(launch.get("grid"), _map_rank(maps), resolver)
+    if grid is None:
+        unresolved.append(("the number of grid axes is not known", launch["grid"]))
     caller = resolver.scope_of(call).node
     return CallSite(
         call=call,
@@ -123,12 +126,54 @@ def _read_site(call: ast.Call, args: list[ast.expr], resolver: Resolver) -> Call
         bound_positional=count,
         keywords=keywords,
         grid=grid,
-        in_specs=in_specs,
-        out_specs=out_specs,
+        grid_text=_grid_text(launch.get("grid"), grid, is_number, resolver),
+        in_specs=specs["in_specs"],
+        out_specs=specs["out_specs"],
         backend="rocm" if _in_rocm_branch(call, resolver) else _read_backend(keywords, resolver),
         unresolved=tuple(unresolved),
         decorates=decorates,
     )
+
+
+def _read_grid_spec(
+    node: ast.expr, resolver: Resolver, unresolved: list[tuple[str, ast.AST]]
+) -> dict[str, ast.expr]:
+    """The arguments of a ``pl.GridSpec`` by name."""
+    value = resolver.value(node)
+    name = resolver.qualified(value.func) if isinstance(value, ast.Call) else None
+    if name is not None and name.endswith(".PrefetchScalarGridSpec"):
+        unresolved.append(("scalar prefetch: Triton and Mosaic GPU have none; pass the scalars as an array and load them in the kernel", node))
+    elif name not in _GRID_SPECS or any(k.arg is None for k in value.keywords):  # type: ignore[union-attr]
+        unresolved.append(("grid_spec is not a pl.GridSpec written out", node))
+    else:
+        found = dict(zip(("grid", "in_specs", "out_specs", "scratch_shapes"), value.args))  # type: ignore[union-attr]
+        found |= {k.arg: k.value for k in value.keywords if k.arg}  # type: ignore[union-attr]
+        if "scratch_shapes" in found:
+            unresolved.append((NO_SCRATCH, found["scratch_shapes"]))
+        return found
+    return {}
+
+
+def _map_rank(maps: list[ast.expr | FunctionNode]) -> int | None:
+    """The number of parameters that all index maps take."""
+    ranks = {
+        len(m.args.args) for m in maps
+        if isinstance(m, (ast.Lambda, ast.FunctionDef)) and not m.args.vararg and not m.args.defaults
+    }
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def _grid_text(
+    node: ast.expr | None, grid: tuple[ast.expr, ...] | None, is_number: bool, resolver: Resolver
+) -> str:
+    if not grid or node is None:
+        return ""
+    if is_number:
+        return f"({ast.unparse(node)},)"
+    value = resolver.value(node)
+    if isinstance(node, ast.List):
+        return f"({', '.join(map(ast.unparse, node.elts))}{',' if len(node.elts) == 1 else ''})"
+    return f"tuple({ast.unparse(node)})" if isinstance(value, ast.List) else ast.unparse(node)
 
 
 def _find_kernel(
@@ -235,123 +280,58 @@ def _returned_function(factory: ast.AST, resolver: Resolver) -> FunctionNode | N
     return None
 
 
-def _read_grid(node: ast.expr | None, resolver: Resolver) -> tuple[ast.expr, ...] | None:
+def _read_grid(
+    node: ast.expr | None, rank: int | None, resolver: Resolver
+) -> tuple[tuple[ast.expr, ...] | None, bool]:
+    """(one expression per axis, None if their number is not known; whether the grid is a single number).
+
+    rank: the number of axes that the index maps take.
+    """
     if node is None:
-        return ()
+        return (), False
+    values = _values(node, resolver)
+    if len(values) == 1:
+        (value,) = values
+        if isinstance(value, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in value.elts):
+            return tuple(value.elts), False
+        if isinstance(value, ast.Constant) and value.value is None:
+            return (), False
+    numbers = [_is_number(v, resolver) for v in values]
+    if values and all(numbers):
+        return (node,), True
+    if any(numbers):
+        return None, False
+    ranks = {len(v.elts) for v in values if isinstance(v, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in v.elts)}
+    if rank is None and len(ranks) == 1:
+        (rank,) = ranks
+    if rank is None or rank == 1 and not any(isinstance(v, (ast.Tuple, ast.List)) or _is_tuple_call(v) for v in values):
+        return None, False  # one axis: an integer or a tuple
+    parts = [ast.Subscript(node, ast.Constant(i), ast.Load()) for i in range(rank)]
+    return tuple(ast.fix_missing_locations(ast.copy_location(p, node)) for p in parts), False
+
+
+def _values(node: ast.expr, resolver: Resolver) -> list[ast.AST]:
+    """All that an expression may be, as far as its name's assignments tell."""
+    if isinstance(node, ast.IfExp):
+        return [v for part in (node.body, node.orelse) for v in _values(part, resolver)]
+    if isinstance(node, ast.Name) and resolver.binding(node) is None:
+        found = resolver.scope_of(node).find(node.id)
+        bindings = found[1] if found is not None else []
+        return [v for b in bindings if b.kind == "value" for v in _values(b.node, resolver)]  # type: ignore[arg-type]
     value = resolver.value(node)
-    if isinstance(value, (ast.Tuple, ast.List)):
-        return None if any(isinstance(e, ast.Starred) for e in value.elts) else tuple(value.elts)
-    if isinstance(value, ast.Constant) and value.value is None:
-        return ()
-    if isinstance(value, (ast.Constant, ast.BinOp)) or (
-        isinstance(value, ast.Call) and resolver.qualified(value.func) == f"{PALLAS}.cdiv"
-    ):
-        return (node,)  # a single integer is a grid of rank 1
-    return None
+    return [v for part in (value.body, value.orelse) for v in _values(part, resolver)] if isinstance(value, ast.IfExp) else [value]
 
 
-def _read_specs(
-    node: ast.expr | None, what: str, resolver: Resolver, unresolved: list[tuple[str, ast.AST]]
-) -> tuple[Spec, ...] | None:
-    if node is None or (isinstance(node, ast.Constant) and node.value is None):
-        return None
-    elements = _elements(node, resolver)
-    specs = [_read_spec(e, resolver) for e in elements] if elements is not None else [None]
-    if any(s is None for s in specs) or _is_mutated(node, resolver):
-        unresolved.append((what, node))
-        return None
-    return tuple(s for s in specs if s is not None)
+def _is_number(value: ast.AST, resolver: Resolver) -> bool:
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, int)
+    if isinstance(value, ast.BinOp):
+        return not any(isinstance(v, (ast.Tuple, ast.List)) for v in (value.left, value.right))
+    return isinstance(value, ast.Call) and resolver.qualified(value.func) == f"{PALLAS}.cdiv"
 
 
-def _elements(node: ast.expr, resolver: Resolver) -> list[ast.expr] | None:
-    """The elements of a list display, ``[spec] * 3``, ``a + b``; a single spec is one element."""
-    value = resolver.value(node)
-    if isinstance(value, (ast.List, ast.Tuple)):
-        return None if any(isinstance(e, ast.Starred) for e in value.elts) else list(value.elts)
-    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
-        for items, times in ((value.left, value.right), (value.right, value.left)):
-            inner = _elements(items, resolver) if isinstance(items, (ast.List, ast.Tuple)) else None
-            if inner is not None and isinstance(times, ast.Constant) and isinstance(times.value, int):
-                return inner * times.value
-        return None
-    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-        left, right = _elements(value.left, resolver), _elements(value.right, resolver)
-        return left + right if left is not None and right is not None else None
-    return [node]
-
-
-def _is_mutated(node: ast.expr, resolver: Resolver) -> bool:
-    """True if the list that a name holds may be changed after it was made."""
-    if not isinstance(node, ast.Name):
-        return False
-    scope = resolver.scope_of(node)
-    for other in resolver.named(node.id):
-        if other is node:
-            continue
-        parent = resolver.parents[other]
-        if resolver.scope_of(other) is not scope:
-            continue
-        if isinstance(parent, ast.Attribute):
-            return True  # append, extend, insert and the like
-        stored = isinstance(parent, ast.Subscript) and parent.value is other
-        if stored and isinstance(parent.ctx, (ast.Store, ast.Del)):  # type: ignore[union-attr]
-            return True
-        if isinstance(parent, ast.AugAssign) and parent.target is other:
-            return True
-    return False
-
-
-def _read_spec(node: ast.expr, resolver: Resolver) -> Spec | None:
-    value = resolver.value(node)
-    if isinstance(value, ast.Constant) and value.value is None:
-        return Spec(node)
-    if isinstance(value, (ast.Name, ast.Attribute)) and resolver.qualified(value) in _SPECS:
-        return Spec(node)
-    if not isinstance(value, ast.Call) or resolver.qualified(value.func) != _SPECS[0]:
-        return None
-    keywords = {k.arg: k.value for k in value.keywords}
-    if not keywords.keys() <= {"block_shape", "index_map", "memory_space"}:
-        return None  # ``**``, or a mode in which the index map or the block means something else
-    args = list(value.args)
-    if args and isinstance(resolver.value(args[0]), (ast.Lambda, ast.FunctionDef)):
-        args = args[1::-1] + args[2:]  # until JAX 0.4.31 the index map came first
-    shape = args[0] if args else keywords.get("block_shape")
-    index_map = args[1] if len(args) > 1 else keywords.get("index_map")
-    if shape is not None:
-        shape = resolver.value(shape)  # type: ignore[assignment]
-    if shape is None or (isinstance(shape, ast.Constant) and shape.value is None):
-        return Spec(node)
-    if not isinstance(shape, (ast.Tuple, ast.List)):
-        return _whole_operand_spec(node, shape, index_map)
-    dims: list[ast.expr | None] = []
-    for e in shape.elts:
-        if isinstance(e, ast.Starred):
-            return None
-        squeezed = isinstance(e, ast.Constant) and e.value is None
-        squeezed = squeezed or resolver.qualified(e) == f"{PALLAS}.squeezed"
-        if isinstance(e, ast.Call) and (resolver.qualified(e.func) or "").startswith((f"{PALLAS}.Element", f"{PALLAS}.BoundedSlice")):
-            return None  # the index map counts elements, not blocks
-        dims.append(None if squeezed else e)
-    if index_map is not None:
-        target = resolver.value(index_map)
-        index_map = target if isinstance(target, (ast.Lambda, ast.FunctionDef)) else index_map
-    return Spec(node, tuple(dims), index_map)
-
-
-def _whole_operand_spec(
-    node: ast.expr, shape: ast.expr, index_map: ast.expr | None
-) -> Spec | None:
-    """``BlockSpec(x.shape, lambda i: (0, 0))``: the whole array, if every index is 0."""
-    if not (isinstance(shape, ast.Attribute) and shape.attr == "shape"):
-        return None
-    if index_map is None:
-        return Spec(node)
-    if isinstance(index_map, ast.Lambda):
-        body = index_map.body
-        parts = body.elts if isinstance(body, ast.Tuple) else [body]
-        if all(isinstance(p, ast.Constant) and p.value == 0 for p in parts):
-            return Spec(node, rank=len(parts))
-    return None
+def _is_tuple_call(value: ast.AST) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "tuple"
 
 
 def _in_rocm_branch(node: ast.AST, resolver: Resolver) -> bool:
@@ -367,6 +347,24 @@ def _in_rocm_branch(node: ast.AST, resolver: Resolver) -> bool:
                         return True
         child, parent = parent, resolver.parents.get(parent)
     return False
+
+
+def compiler_parameter(keywords: dict[str, ast.expr], name: str, resolver: Resolver) -> ast.expr | None:
+    """A parameter of the Triton compiler: of ``CompilerParams``, a dictionary, or the call itself."""
+    if name in keywords:
+        return keywords[name]
+    node: ast.AST | None = keywords.get("compiler_params")
+    for _ in range(2):  # dict(triton=dict(...))
+        value = resolver.value(node) if isinstance(node, ast.expr) else None
+        parts: dict[object, ast.expr] = {}
+        if isinstance(value, ast.Call):
+            parts = {k.arg: k.value for k in value.keywords}
+        elif isinstance(value, ast.Dict):
+            parts = {k.value: v for k, v in zip(value.keys, value.values) if isinstance(k, ast.Constant)}
+        if name in parts:
+            return parts[name]
+        node = parts.get("triton")
+    return None
 
 
 def _read_backend(keywords: dict[str, ast.expr], resolver: Resolver) -> str:

@@ -129,6 +129,14 @@ SPECS = [
     pytest.param("[pl.BlockSpec(None)]", [None], id="block-None"),
     pytest.param("[pl.BlockSpec(x.shape, lambda i: (0, 0))]", [None], id="whole-shape"),
     pytest.param("[pl.BlockSpec(memory_space=pl.ANY)]", [None], id="memory-space"),
+    pytest.param("[*[pl.BlockSpec((8,), f)], None]", [("8",), None], id="starred"),
+    pytest.param("list((pl.BlockSpec((8,), f),))", [("8",)], id="list-of-a-tuple"),
+    pytest.param("[pl.BlockSpec((pl.Squeezed(), pl.Blocked(8)), f)]", [("None", "8")], id="kinds"),
+    pytest.param("[pl.BlockSpec((pl.Element(8),), lambda i: (i * 8,))]", [("8",)], id="element"),
+    pytest.param("[pl.BlockSpec((8,), lambda i: (i * 8,), indexing_mode=pl.Unblocked())]", [("8",)], id="unblocked"),
+    pytest.param("[pl.BlockSpec(x.shape, lambda *_: (0,) * x.ndim)]", [None], id="whole-shape-any-rank"),
+    pytest.param("[None if flag else pl.BlockSpec((8,), f)]", [("8",)], id="optional"),
+    pytest.param("[pl.BlockSpec((), lambda i: ())]", [()], id="rank-0"),
 ]
 
 
@@ -141,14 +149,15 @@ def test_specs(specs, shapes):
 
 
 @pytest.mark.parametrize("specs", [
-    pytest.param("[spec if flag else None]", id="chosen"),
+    pytest.param("[spec if flag else None]", id="unknown"),
+    pytest.param("[pl.BlockSpec((8,), f) if flag else pl.BlockSpec((4,), f)]", id="either"),
     pytest.param("[pl.BlockSpec((8,), f)] * n", id="times-a-variable"),
     pytest.param("[*specs]", id="starred"),
     pytest.param("make()", id="call"),
     pytest.param("[pl.BlockSpec((8,), f) for _ in range(2)]", id="comprehension"),
-    pytest.param("[pl.BlockSpec((8,), lambda i: (i * 8,), indexing_mode=pl.Unblocked())]", id="unblocked"),
+    pytest.param("[pl.BlockSpec((8,), lambda i: (i * 8,), indexing_mode=pl.Unblocked(((0, 8),)))]", id="padding"),
     pytest.param("[pl.BlockSpec((8,), lambda i: (i,), pipeline_mode=pl.Buffered(2))]", id="pipeline-mode"),
-    pytest.param("[pl.BlockSpec((pl.Element(8),), lambda i: (i * 8,))]", id="element"),
+    pytest.param("[pl.BlockSpec((pl.Element(8, (0, 4)),), lambda i: (i * 8,))]", id="element-padding"),
     pytest.param("[pl.BlockSpec((pl.BoundedSlice(8),), lambda i: (pl.ds(i, 8),))]", id="bounded-slice"),
     pytest.param("[pl.BlockSpec((8, *rest), f)]", id="starred-shape"),
     pytest.param("[pl.BlockSpec(**options)]", id="star-star"),
@@ -156,13 +165,74 @@ def test_specs(specs, shapes):
 ])
 def test_unreadable_specs(specs):
     found = site(f"pl.pallas_call(kernel, s, in_specs={specs})(x)")
-    assert [what for what, _ in found.unresolved] == ["in_specs"]
+    ((what, _),) = found.unresolved
+    assert what.startswith("in_specs: ")
 
 
-@pytest.mark.parametrize("change", ["specs.append(y)", "specs[0] = y", "specs += [y]", "specs.insert(0, y)", "del specs[0]"])
-def test_list_of_specs_that_is_changed(change):
+CHANGES = [
+    pytest.param("specs.append(None)", [("8",), None], id="append"),
+    pytest.param("specs += [None]", [("8",), None], id="plus"),
+    pytest.param("specs.insert(0, None)", [None, ("8",)], id="insert"),
+    pytest.param("specs.extend([None, None])", [("8",), None, None], id="extend"),
+    pytest.param("if flag:\n  specs.append(None)\nelse:\n  specs.append(pl.BlockSpec((4,), f))", [("8",), ("4",)], id="both-branches"),
+    pytest.param("more = specs.copy()\nmore.append(None)\nspecs = more", [("8",), None], id="copy"),
+    pytest.param("specs[0] = y", None, id="element"),
+    pytest.param("del specs[0]", None, id="deleted"),
+    pytest.param("if flag:\n  specs.append(None)", None, id="condition"),
+    pytest.param("for _ in r:\n  specs.append(None)", None, id="loop"),
+    pytest.param("def g():\n  specs.append(None)\ng()", None, id="function"),
+    pytest.param("specs.append(y)", None, id="unknown"),
+    pytest.param("specs.sort()", None, id="method"),
+]
+
+
+@pytest.mark.parametrize("change, shapes", CHANGES)
+def test_list_of_specs_that_is_changed(change, shapes):
     found = site(f"specs = [pl.BlockSpec((8,), f)]\n{change}\npl.pallas_call(kernel, s, in_specs=specs)(x)")
-    assert found.unresolved
+    assert bool(found.unresolved) == (shapes is None)
+    if shapes is not None:
+        got = [None if s.block_shape is None else tuple(map(text, s.block_shape)) for s in found.in_specs]
+        assert got == shapes
+
+
+@pytest.mark.parametrize("made, unless", [
+    ("spec = None if b is None else pl.BlockSpec((8,), f)", "b is None"),
+    ("spec = pl.BlockSpec((8,), f) if b is not None else None", "b is None"),
+    ("spec = pl.BlockSpec((8,), f) if flag else None", "not flag"),
+    ("spec = None\nif b is not None:\n  spec = pl.BlockSpec((8,), f)", "b is None"),
+    ("if flag:\n  spec = None\nelse:\n  spec = pl.BlockSpec((8,), f)", "flag"),
+])
+def test_condition_of_an_optional_spec(made, unless):
+    (spec,) = site(f"{made}\npl.pallas_call(kernel, s, in_specs=[spec])(x)").in_specs
+    assert text(spec.unless) == unless
+    assert text(spec.block_shape[0]) == "8"
+
+
+@pytest.mark.parametrize("grid, rank, shown", [
+    ("4", 1, "(4,)"), ("n // 4", 1, "(n // 4,)"), ("pl.cdiv(n, 4)", 1, "(pl.cdiv(n, 4),)"), ("[4, n]", 2, "(4, n)"),
+    ("(4, n)", 2, "(4, n)"), ("()", 0, ""), ("None", 0, ""), ("g", None, ""),
+])
+def test_text_of_the_grid(grid, rank, shown):
+    found = site(f"pl.pallas_call(kernel, s, grid={grid})(x)")
+    assert (None if found.grid is None else len(found.grid)) == rank
+    assert found.grid_text == shown
+
+
+@pytest.mark.parametrize("made", [
+    "g = None\nif g is None:\n  g = (4, n)", "if n > 4:\n  g = (4, n)\nelse:\n  g = (n, 4)", "g = (4, n) if n > 4 else (n, 4)",
+    "g = tuple(n // b for b in blocks)",
+])
+def test_grid_made_under_conditions(made):
+    """Its rank is that of the index maps, or of the tuples that it may be."""
+    specs = "in_specs=[pl.BlockSpec((8, 8), lambda i, j: (i, j))]"
+    found = site(f"{made}\npl.pallas_call(kernel, s, grid=g, {specs})(x)")
+    assert tuple(map(text, found.grid)) == ("g[0]", "g[1]") and found.grid_text == "g"
+
+
+@pytest.mark.parametrize("spec", ["pl.GridSpec(grid=(4,), in_specs=[pl.BlockSpec((8,), f)], out_specs=None)", "pl.GridSpec((4,), [pl.BlockSpec((8,), f)])"])
+def test_grid_spec(spec):
+    found = site(f"pl.pallas_call(kernel, s, grid_spec={spec})(x)")
+    assert not found.unresolved and found.grid_text == "(4,)" and len(found.in_specs) == 1 and found.out_specs is None
 
 
 BACKENDS = [
