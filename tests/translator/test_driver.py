@@ -141,7 +141,7 @@ CASES = [
     pytest.param("C201", f"{IMPORTS}\n\ndef run(kernel, x):\n    return «pl.pallas_call({CALL})»(x)\n", id="C201"),
     pytest.param("C202", module(COPY, CALL + ", in_specs=«[spec] * len(x)»"), id="C202-specs"),
     pytest.param("C202", module(COPY, CALL.replace("grid=(4,)", "grid=«make(x)»")), id="C202-grid"),
-    pytest.param("C203", module(COPY, CALL + ", metadata=«{}»"), id="C203"),
+    pytest.param("C203", module(COPY, CALL + ", scratch_shapes=«[]»"), id="C203"),
     pytest.param("C205", module(body("x = helper(x_ref[pl.ds(0, 128)])", STORE), f"«pl.pallas_call({CALL})»(x) + pl.pallas_call({CALL.replace('kernel', 'other')}", "") .replace("return pl.pallas_call(«", "return «").replace("»(x) + pl", "»(x) + pl") .replace("def run", "def helper(x):\n    return x + 1\n\n\ndef other(x_ref, o_ref):\n    x = helper(x_ref[pl.ds(0, 128)])\n    o_ref[pl.ds(0, 128)] = jnp.cumsum(x)\n\n\ndef run"), id="C205"),
     pytest.param("C206", module(COPY, f"{CALL})(x) + «pl.pallas_call({CALL.replace('plgpu', 'mgpu')})»(x) + pl.pallas_call({CALL}").replace("from jax.experimental.pallas import triton", "from jax.experimental.pallas import mosaic_gpu as mgpu\nfrom jax.experimental.pallas import triton"), id="C206"),
     pytest.param("C207", module("«" + COPY.strip() + "»").replace("return", "kernel(x, x)\n    return"), id="C207"),
@@ -165,7 +165,7 @@ def test_diagnosis(code, marked):
 
 def test_kernel_shared_with_a_call_that_stays():
     """C204 is reported at the call that could have been ported."""
-    source = module(COPY, f"{CALL})(x) + pl.pallas_call({CALL}, metadata={{}}")
+    source = module(COPY, f"{CALL})(x) + pl.pallas_call({CALL}, scratch_shapes=[]")
     result = run(source)
     assert result.text == source
     first, second = result.sites
