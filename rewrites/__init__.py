@@ -8,6 +8,7 @@ their docstrings and ``EXAMPLES``.
 from __future__ import annotations
 
 from .aliases import Aliases
+from .atomics import Atomics
 from .block_views import BlockViews
 from .dot_sm90 import DotSm90
 from .dot_sm100 import DotSm100
@@ -35,6 +36,7 @@ RULES: tuple[type[Rule], ...] = (
     LoopCarries,
     Loads,
     Stores,
+    Atomics,
     Layouts,
     NewAxes,
     Reductions,

@@ -7,7 +7,7 @@ aligned and index vectors cost no padding.
 
 `vec` appears where the plan proved that neighbours in the tile are neighbours in memory and that no
 tile start, row or mask bound cuts a vector; elsewhere elements are loaded one by one. Loads of one
-element stay plain subscripts.
+element become plain subscripts; with a mask they stay calls, of `_load` without a layout.
 
 Does not cover: loads from views of views, and index vectors behind slices, which Triton refuses too.
 """
@@ -63,7 +63,7 @@ class Loads(Rule):
 
     def rewrite(self, action: actions.Load, node: cst.CSTNode) -> cst.BaseExpression:
         ref, index, rest = access(node)
-        if action.scalar:
+        if action.scalar and not action.masked:
             return element(ref, index).with_changes(lpar=getattr(node, "lpar", ()), rpar=getattr(node, "rpar", ()))
         rest = [a for a in rest if a.keyword is None or a.keyword.value not in ("cache_modifier", "volatile")]
         return call("_load", node, [ref, index], rest, action.layout, action.vec)
@@ -133,7 +133,7 @@ def call(
     like = list(node.args) if isinstance(node, cst.Call) else []
     if "#" not in cst.Module([]).code_for_node(node):
         return _filled(name, node, first, rest, layout, vec)
-    named = [_named("layout", layout)] + ([_named("vec", vec)] if vec else [])
+    named = _layout_arguments(layout, vec)
     args = [cst.Arg(e) for e in first] + rest + named
     space = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     breaks = [a.comma for a in like[:-1] if isinstance(a.comma, cst.Comma)]
@@ -158,7 +158,7 @@ def _filled(
 ) -> cst.Call:
     """The call on one line, or its arguments filled into lines where it is long."""
     args = [cst.Arg(e) for e in first] + rest
-    args += [_named("layout", layout)] + ([_named("vec", vec)] if vec else [])
+    args += _layout_arguments(layout, vec)
     plain = cst.SimpleWhitespace("")
     space = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     args = [a.with_changes(comma=space, whitespace_after_arg=plain) for a in args]
@@ -180,6 +180,10 @@ def _filled(
     return cst.Call(cst.Name(name), args, whitespace_before_args=wrap, **parens)
 
 
-def _named(keyword: str, value: str) -> cst.Arg:
+def _layout_arguments(layout: str, vec: str) -> list[cst.Arg]:
+    return [named(k, v) for k, v in (("layout", layout), ("vec", vec)) if v]
+
+
+def named(keyword: str, value: str) -> cst.Arg:
     none = cst.SimpleWhitespace("")
     return cst.Arg(expression(value), keyword=cst.Name(keyword), equal=cst.AssignEqual(none, none))

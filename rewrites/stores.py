@@ -39,6 +39,6 @@ class Stores(Rule):
             return cst.Expr(call("_store", node, [ref, index, value], [], action.layout, action.vec), semicolon=node.semicolon)
         ref, index, rest = access(node, values=1)
         value, rest = rest[0].value, rest[1:]
-        if action.scalar:
+        if action.scalar and not action.masked:
             return cst.Assign([cst.AssignTarget(element(ref, index))], value)
         return call("_store", node, [ref, index, value], rest, action.layout, action.vec)

@@ -44,12 +44,13 @@ class GridAxis(Action):
 class Load(Action):
     """A vector load into ``layout``; ``vec`` is the name of the proven vector width, or "".
 
-    scalar: one element is loaded; it becomes a plain subscript.
+    scalar: one element is loaded; it becomes a plain subscript, or keeps its ``masked`` call.
     """
 
     layout: str
     vec: str
     scalar: bool = False
+    masked: bool = False
     rule = "MG201"
 
 
@@ -61,7 +62,23 @@ class Store(Action):
     vec: str
     statement: bool
     scalar: bool = False
+    masked: bool = False
     rule = "MG202"
+
+
+@dataclasses.dataclass(frozen=True)
+class Atomic(Action):
+    """An atomic operation on a tile in ``layout``, or on one element (``layout`` "").
+
+    operation: ``add``, ``max``, ..., ``cas``. fetch: whether its result is read.
+    ordered: whether other programs wait for what it writes.
+    """
+
+    operation: str
+    layout: str
+    fetch: bool
+    ordered: bool
+    rule = "MG204"
 
 
 @dataclasses.dataclass(frozen=True)

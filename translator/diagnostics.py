@@ -67,7 +67,7 @@ _ALL: tuple[Code, ...] = (
          "The port must know how each dimension of a ref is indexed: pl.ds, a full slice, an integer or a vector of integers."),
     Code("B105", "change of an array's shape in registers",
          "Register arrays cannot be indexed, reshaped or given new axes, except x[:, None] and x[None, :] on arrays of rank 1."),
-    Code("B106", "masked access of one element", "Loads and stores of single elements take no mask."),
+    Code("B106", "array accessed as one element", "The index names one element, the value is an array."),
     Code("B107", "store of a thin array", "An array with a dimension of extent 1 has no register layout of its own."),
     Code("B108", "scalar stored into a tile", "A store needs an array of the tile's shape."),
     Code("B109", "access in a helper", "Loads and stores must stand in the kernel itself, since their layout is defined there."),

@@ -398,10 +398,7 @@ class _Group:
 
     def _emit_access(self, access, layouts, add, emission: Emission) -> None:
         if access.tile is None:
-            if access.kind == "load" and isinstance(access.node, ast.Call):
-                add(act.Load(self.span(access.node), "", "", scalar=True))
-            elif access.kind == "store" and isinstance(access.node, ast.Call):
-                add(act.Store(self.span(access.node), "", "", False, scalar=True))
+            self._emit_element(access, add, emission)
             return
         layout = layouts.name_of(access)
         if layout is None:
@@ -410,11 +407,42 @@ class _Group:
         if access.kind == "load":
             emission.support.add("_load")
             add(act.Load(self.span(access.node), layout, vec))
+        elif access.kind == "atomic":
+            emission.support.add("_atomic")
+            add(act.Atomic(self.span(access.node), access.operation, layout, access.fetched, self._waits()))
         else:
             emission.support.add("_store")
             statement = access.statement is not None
             node = access.statement if statement else access.node
             add(act.Store(self.span(node), layout, vec, statement))
+
+    def _emit_element(self, access, add, emission: Emission) -> None:
+        """One element: a plain subscript, unless a mask or an atomic needs support code."""
+        span, masked = self.span(access.node), access.mask is not None
+        if access.kind == "atomic":
+            emission.support.add("_atomic_element")
+            add(act.Atomic(span, access.operation, "", access.fetched, self._waits()))
+        elif isinstance(access.node, ast.Call):
+            if masked:
+                emission.support.add(f"_{access.kind}")
+            if access.kind == "load":
+                add(act.Load(span, "", "", True, masked))
+            else:
+                add(act.Store(span, "", "", False, True, masked))
+
+    def _waits(self) -> bool:
+        """Whether a program may wait for another: atomics whose results are read, loads of what they write."""
+        assert self.model is not None
+        atomics = [a for a in self.model.accesses if a.kind == "atomic"]
+        targets = {a.ref.name for a in atomics}
+        refs = [r.name for r in self.model.refs]
+        for call in self.calls:
+            for operand, result in call.aliases.items():
+                if self.inputs is not None and self.inputs + result < len(refs):
+                    pair = {refs[operand], refs[self.inputs + result]}
+                    targets |= pair if pair & targets else set()
+        read = any(a.kind == "load" and a.ref.name in targets for a in self.model.accesses)
+        return read or any(a.fetched or a.operation in ("cas", "xchg") for a in atomics)
 
     def emit_body(self, modules: Modules, add, emission: Emission, hoists=()) -> None:
         """The rewrites that kernels with and without matrix products share."""

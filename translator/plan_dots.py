@@ -571,6 +571,9 @@ class _Planner:
 
     def _check_epilogue(self, epilogue: int) -> None:
         model = self.model
+        for a in model.accesses:
+            if a.kind == "atomic":
+                raise Unplanned(a.node, "an atomic operation beside matrix products")
         stores = [a for a in model.accesses if a.kind == "store"]
         if len(stores) != 1 or stores[0].tile is None:
             raise Unplanned(stores[1].node if len(stores) > 1 else self.kernel, "a kernel with products that does not store exactly one tile")

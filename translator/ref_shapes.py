@@ -69,7 +69,7 @@ def _input_count(sites: list[CallSite], model) -> int | None:
             return len(site.in_specs)
         if site.invocation is not None and not any(isinstance(a, ast.Starred) for a in site.invocation.args):
             return len(site.invocation.args)
-    stored = {a.ref.name for a in model.accesses if a.kind == "store"}
+    stored = {a.ref.name for a in model.accesses if a.kind != "load"}
     for i, ref in enumerate(model.refs):
         if ref.name in stored:
             return i

@@ -119,6 +119,16 @@ def _element(base, strides, starts):
   return mgpu_utils.getelementptr(pointer, [offset], ir.MemRefType(base.type).element_type)
 
 
+def _offsets(whole, shape, layout, tiles, strides):
+  """Offset of each element of a tile of `shape` from the access's first one; 64 bits in large arrays."""
+  word = ir.IntegerType.get_signless(32 if math.prod(whole) < 2**31 else 64)
+  zero = mgpu_utils.c(0, word)
+  offsets = mgpu_arrays.FragmentedArray.splat(zero, shape, layout.to_mgpu(), is_signed=True)
+  for d, x in tiles.items():
+    offsets = offsets + x.astype(word, is_signed=True) * strides[d]
+  return offsets
+
+
 def _pieces(register, size):
   """Splits one register (a short vector) into pieces of `size` elements."""
   for i in range(0, ir.VectorType(register.type).shape[0], size):
@@ -173,11 +183,7 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
     strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
     element = ir.MemRefType(base_ref.type).element_type
     pointer = _element(base_ref, strides, first)
-    word = ir.IntegerType.get_signless(32 if math.prod(base.shape) < 2**31 else 64)
-    zero = mgpu_utils.c(0, word)
-    offsets = mgpu_arrays.FragmentedArray.splat(zero, shape, layout.to_mgpu(), is_signed=True)
-    for d, x in zip(varying, args):
-      offsets = offsets + x.astype(word, is_signed=True) * strides[d]
+    offsets = _offsets(base.shape, shape, layout, dict(zip(varying, args)), strides)
     size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
     always = arith.constant(ir.IntegerType.get_signless(1), 1)
     results = np.empty_like(offsets.registers)
@@ -236,14 +242,16 @@ def _store_words(address, guard, piece, hint):
   )
 
 
-def _load(ref, index, *, layout, mask=None, other=0, vec=1, eviction_policy=None):
-  """Loads `ref[index]` into registers; `other` where `mask` is false.
+def _load(ref, index, *, layout=None, mask=None, other=0, vec=1, eviction_policy=None):
+  """Loads `ref[index]` into registers; `other` where `mask` is false.  One element has no layout.
 
   `vec` neighbours are one access: the caller states that the last index is consecutive and that
   every tile start, row and mask bound is a multiple of `vec`.
   """
   if not ref.shape:
     return ref[...]
+  if layout is None:
+    return lax.cond(mask, lambda: ref[index], lambda: jnp.asarray(other, ref.dtype))
   if _per_dimension(ref, index)[-1] == (1,) and hasattr(layout, "axes"):
     return _load_one(ref, index, layout, mask, other, eviction_policy)
   fill = other if isinstance(other, (int, float)) else 0
@@ -266,8 +274,11 @@ def _load_one(ref, index, layout, mask, other, eviction_policy):
   return jnp.max(tile, axis=axis)
 
 
-def _store(ref, index, value, *, layout, mask=None, vec=1, eviction_policy=None):
-  """Stores registers into `ref[index]` where `mask` is true; `vec` as in `_load`."""
+def _store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=None):
+  """Stores registers into `ref[index]` where `mask` is true; `layout` and `vec` as in `_load`."""
+  if layout is None:
+    pl.when(mask)(lambda: ref.__setitem__(index, jnp.asarray(value, ref.dtype)))
+    return
   value = plgpu.layout_cast(value.astype(ref.dtype), layout)  # constants have no layout of their own
   _access(ref, index, layout, mask, vec, eviction_policy, value=value)
 

@@ -10,6 +10,7 @@ from ..values import (
     UNKNOWN_FACTOR,
     Array,
     FunctionValue,
+    Index,
     RefValue,
     Scalar,
     ShapeOf,
@@ -174,6 +175,8 @@ class Calls:
             return self.load_call(node, env)
         if name == f"{TRITON}.store" or name == f"{PALLAS}.swap" and isinstance(self.resolver.parents[node], ast.Expr):
             return self.store_call(node, env)
+        if name.startswith(f"{TRITON}.atomic_"):
+            return self.atomic_call(node, short.removeprefix("atomic_"), env)
         if name == f"{PALLAS}.ds":
             return self.ds(node, env)
         if name in (f"{PALLAS}.multiple_of", f"{TRITON}.max_contiguous"):
@@ -493,6 +496,33 @@ class Calls:
             return TupleValue(())
         self.store(node, None, base, (), value, value_node, mask, mask_value)
         return TupleValue(())
+
+    def atomic_call(self, node: ast.Call, operation: str, env: dict[str, Value]) -> Value:
+        """``atomic_add(ref, index, value, mask=)`` and the like; ``atomic_cas(ref, expected, value)``."""
+        swap = operation == "cas"
+        names = ("ref", "cmp", "val") if swap else ("x_ref_or_view", "idx", "val")
+        given = dict(zip(names, node.args)) | {k.arg: k.value for k in node.keywords if k.arg}
+        stars = any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords)
+        if stars or not set(names) <= given.keys() or not given.keys() <= {*names, "mask"}:
+            self.find("B110", node, f"atomic_{operation} with these arguments")
+            return Unknown("atomic")
+        if len(node.args) < 3:
+            self.find("B110", node, f"atomic_{operation} with ref, index or value passed by keyword", "pass them by position")
+        base = self.eval(given[names[0]], env)
+        if not isinstance(base, (RefValue, ViewValue)):
+            self.find("B104", node, f"an atomic operation on {ast.unparse(given[names[0]])}, which is not a kernel ref")
+            return Unknown("atomic")
+        if swap:
+            self.eval(given["cmp"], env)
+            index: tuple[Index, ...] = ()
+        else:
+            index = self.index(given["idx"], base, env)
+        value = self.eval(given["val"], env)
+        mask = given.get("mask")
+        if isinstance(mask, ast.Constant) and mask.value is None:
+            mask = None
+        mask_value = self.eval(mask, env) if mask is not None else None
+        return self.atomic(node, operation, base, index, value, given["val"], mask, mask_value)
 
     def ds(self, node: ast.Call, env: dict[str, Value]) -> Value:
         keywords = {k.arg: k.value for k in node.keywords if k.arg}

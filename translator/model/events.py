@@ -11,14 +11,15 @@ from ..values import Array, Index, RefValue, Tile, Value
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Access:
-    """One load or store of a ref.
+    """One load, store or atomic operation (``kind`` "load", "store", "atomic") on a ref.
 
-    node: the load call, the ``ref[...]`` subscript, or the store call.
+    node: the load call, the ``ref[...]`` subscript, or the call that stores.
     statement: for ``ref[...] = value``, the assignment; else None.
     view: the index of each dimension; None for the whole ref.
     tile: the layout variable of the loaded or stored array; None for a scalar.
     divisors: what the vector width must divide; None if neighbouring elements are not
         consecutive in memory, so that no vector access is possible.
+    operation, fetched: of an atomic, "add" and the like, and whether its result is read.
     """
 
     kind: str
@@ -34,6 +35,8 @@ class Access:
     eviction: bool = False
     mask_value: Value | None = None
     other: ast.expr | None = None
+    operation: str = ""
+    fetched: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

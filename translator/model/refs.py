@@ -184,9 +184,7 @@ class Refs:
         index = index if isinstance(base, RefValue) else base.index + index
         dims, tile, divisors = self.access_shape(ref, index)
         if tile is None:
-            if mask is not None:
-                self.find("B106", node, "a masked load of one element", "use jnp.where on its index")
-            self.record(Access("load", node, None, ref, index, (), None, None))
+            self.record(Access("load", node, None, ref, index, (), None, None, mask, mask_value=mask_value, other=other_node))
             return Scalar()
         divisors = self.apply_mask(node, mask, mask_value, tile, divisors)
         if isinstance(other, Array):
@@ -208,8 +206,6 @@ class Refs:
         if isinstance(value, Scalar) and dims is None and not index:
             tile = None  # a number stored into a whole ref of unknown rank: only rank 0 makes sense
         if tile is None:
-            if mask is not None:
-                self.find("B106", node, "a masked store of one element", "use pl.when")
             if isinstance(value, Array):
                 self.find("B106", node, "a store of an array into one element")
             self.record(Access("store", node, statement, ref, index, (), None, None, mask, value_node))
@@ -226,6 +222,31 @@ class Refs:
         tile.find().anchored = True
         self.record(Access("store", node, statement, ref, index, dims, tile, divisors, mask, value_node,
                            mask_value=mask_value))
+
+    def atomic(
+        self, node: ast.Call, operation: str, base: RefValue | ViewValue, index: tuple[Index, ...],
+        value: Value, value_node: ast.expr, mask: ast.expr | None, mask_value: Value | None,
+    ) -> Value:
+        ref = base if isinstance(base, RefValue) else base.ref
+        index = index if isinstance(base, RefValue) else base.index + index
+        fetched = not isinstance(self.resolver.parents.get(node), ast.Expr)
+        dims, tile, _ = self.access_shape(ref, index)
+        if isinstance(value, Scalar):
+            if tile is not None and dims is not None:
+                self.find("B108", value_node, "a number combined with a whole tile", "use jnp.full")
+            dims, tile = (), None
+        elif tile is None or not isinstance(value, Array):
+            self.find("B106", node, "an atomic operation of an array on one element")
+        elif value.thin_axis is not None:
+            self.find("B107", value_node, "an atomic operation of an array with a dimension of extent 1",
+                      "leave that dimension out")
+        else:
+            value.tile.unify(tile)
+            self.apply_mask(node, mask, mask_value, tile, None)
+            tile.find().anchored = True
+        self.record(Access("atomic", node, None, ref, index, dims, tile, None, mask, value_node,
+                           mask_value=mask_value, operation=operation, fetched=fetched))
+        return Scalar() if tile is None else Array(dims, tile)
 
     def apply_mask(
         self, node: ast.AST, mask: ast.expr | None, value: Value | None, tile: Tile,

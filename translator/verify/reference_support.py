@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -92,7 +93,47 @@ def store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=N
     access(_masked_store)(base, coordinates, _enabled(mask, shape), jnp.int32(vec), value.astype(ref.dtype))
 
 
-REFERENCE: dict[str, Callable[..., Any]] = {"_load": load, "_store": store}
+def atomic(op, ref, index, value, *, layout=None, mask=None, fetch=False, order="relaxed"):
+    """``ref[index]`` combined with ``value`` where ``mask`` is true; what it was before if ``fetch``.
+
+    Args:
+      op: "add", "max", "min", "and", "or", "xor" or "xchg".
+      ref, index, mask: as for :func:`load`. Where several elements of the index are the same, all of them act.
+      layout, order: how the GPU does it; without a meaning here.
+
+    Raises:
+      ValueError: as :func:`load`, or ``value`` has not the shape of ``ref[index]``.
+    """
+    del layout, order
+    base, coordinates, shape = _addresses(ref, index)
+    if jnp.shape(value) != shape:
+        raise ValueError(f"a value of shape {jnp.shape(value)} is combined where the index has shape {shape}")
+    value = jnp.asarray(value).astype(ref.dtype)
+    return _atomic_access(op, base, coordinates, _enabled(mask, shape), value, value, fetch)
+
+
+def atomic_element(op, ref, index, *values, mask=True, fetch=False, order="relaxed"):
+    """As :func:`atomic` on one element; ``op`` may be "cas" of an expected and a new value."""
+    del order
+    base, coordinates, shape = _addresses(ref, index)
+    if math.prod(shape) != 1:
+        raise ValueError(f"a number is combined where the index has shape {shape}")
+    expected, value = (jnp.asarray(v).astype(ref.dtype) for v in (values[0], values[-1]))
+    return _atomic_access(op, base, coordinates, _enabled(mask, shape), expected, value, fetch)
+
+
+def _atomic_access(op, base, coordinates, enabled, expected, value, fetch):
+    access = plgpu.inline_mgpu(
+        arg_types=(plgpu.RefType(), *[_ANY_LAYOUT] * 4),
+        return_type=plgpu.ShapeDtypeStruct(value.shape, value.dtype, layout=_ANY_LAYOUT),
+    )
+    old = access(_ATOMICS[op])(base, coordinates, enabled, expected, value)
+    return old if fetch else None
+
+
+REFERENCE: dict[str, Callable[..., Any]] = {
+    "_load": load, "_store": store, "_atomic": atomic, "_atomic_element": atomic_element,
+}
 
 
 def substitute(module: types.ModuleType) -> tuple[str, ...]:
@@ -114,7 +155,7 @@ def _support_modules(module: types.ModuleType) -> list[types.ModuleType]:
     return [
         value
         for value in vars(module).values()
-        if isinstance(value, types.ModuleType) and all(hasattr(value, name) for name in REFERENCE)
+        if isinstance(value, types.ModuleType) and all(hasattr(value, name) for name in ("_load", "_store"))
     ]
 
 
@@ -195,14 +236,38 @@ def _masked_store(ctx, ref, coordinates, enabled, vec, value):
     raise NotImplementedError("a reference access outside interpret mode")
 
 
+def _atomic_marker(op: str) -> Callable[..., Any]:
+    def stand_in(ctx, ref, coordinates, enabled, expected, value):
+        """Stands for an atomic operation, as :func:`_masked_load` does for a load."""
+        raise NotImplementedError("a reference access outside interpret mode")
+
+    return stand_in
+
+
+_COMBINE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda old, expected, new: old + new,
+    "max": lambda old, expected, new: np.maximum(old, new),
+    "min": lambda old, expected, new: np.minimum(old, new),
+    "and": lambda old, expected, new: old & new,
+    "or": lambda old, expected, new: old | new,
+    "xor": lambda old, expected, new: old ^ new,
+    "xchg": lambda old, expected, new: new,
+    "cas": lambda old, expected, new: new if old == expected else old,
+}
+_ATOMICS = {op: _atomic_marker(op) for op in _COMBINE}
+_ATOMIC_LOCK = threading.Lock()
+
+
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Inside, GPU interpret mode knows the two accesses; every other ``inline_mgpu`` is refused as before."""
+    """Inside, GPU interpret mode knows the accesses above; every other ``inline_mgpu`` is refused as before."""
     original = JaxprInterpreter._interpret_inline_mgpu_p
 
     @functools.wraps(original)
     def interpret(self, eqn, token, get_invals):
-        run = {_masked_load: _run_load, _masked_store: _run_store}.get(eqn.params["mgpu_fn"])
+        runs = {_masked_load: _run_load, _masked_store: _run_store}
+        runs |= {stand_in: functools.partial(_run_atomic, op) for op, stand_in in _ATOMICS.items()}
+        run = runs.get(eqn.params["mgpu_fn"])
         if run is None:
             return original(self, eqn, token, get_invals)
         results = (gpu_callbacks.TOKEN_SHAPE_DTYPE, *(variable.aval for variable in eqn.outvars))
@@ -251,6 +316,38 @@ def _run_store(token, mesh_location, thread, key, coordinates, enabled, vec, val
             token, mesh_location, thread, key, _window(start, extent), block, None, source_info=source_info
         )
     return (token,)
+
+
+def _run_atomic(
+    op, token, mesh_location, thread, key, coordinates, enabled, expected, value, *, extents, source_info
+):
+    """On the host: combines the enabled elements one by one. Atomics never race with each other, and a race of one with
+    a plain access is not seen: the buffer is read and written below the race detector."""
+
+    @gpu_callbacks.fail_on_exception
+    def run(token):
+        points = np.asarray(coordinates).T[np.asarray(enabled).reshape(-1)].astype(np.int64)
+        new = np.asarray(value).reshape(-1)[np.asarray(enabled).reshape(-1)]
+        result = np.zeros(np.shape(value), np.asarray(value).dtype)
+        if np.any(points < 0) or np.any(points >= np.asarray(extents)):
+            raise IndexError(f"an atomic {op} outside of an array of shape {extents}")
+        memory = gpu_callbacks._get_shared_memory()
+        name = gpu_callbacks.HostAllocationKey.from_array(key)
+        whole = memory.access(name, _window((0,) * len(extents), tuple(extents)))
+        with _ATOMIC_LOCK:
+            content, *_ = memory.get_buffer_content(name, whole, thread, increment_clock=False)
+            content, touched = np.array(content), np.zeros(extents, bool)
+            old = []
+            for point, one in zip(map(tuple, points), new):
+                old.append(content[point])
+                content[point] = _COMBINE[op](content[point], np.asarray(expected).reshape(-1)[0], one)
+                touched[point] = True
+            memory.swap_buffer_content(name, whole, content, touched, thread, increment_clock=False)
+        if old:
+            result.reshape(-1)[np.asarray(enabled).reshape(-1)] = old
+        return token, result
+
+    return run(token)
 
 
 def check_vectors(

@@ -26,7 +26,7 @@ def emit(*wanted: str, **renamed) -> str:
 
 
 ALL = tuple(_functions())
-ROOTS = ["_load", "_store", "_vec", "_blocked", "_sqrt", "_Ring", "_WgmmaTile", "_Tcgen05Tile", "_persistent", "_stages", "_tma_fit", "_whole"]
+ROOTS = ["_load", "_store", "_atomic", "_atomic_element", "_vec", "_blocked", "_sqrt", "_Ring", "_WgmmaTile", "_Tcgen05Tile", "_persistent", "_stages", "_tma_fit", "_whole"]
 
 
 def free_names(text: str) -> set[str]:

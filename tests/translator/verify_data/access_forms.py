@@ -381,6 +381,25 @@ def reference(x):
     return x * 2
 
 
+# -- scalar_masked_load
+def k(x_ref, o_ref):
+    i = pl.program_id(0)
+    a = plt.load(x_ref.at[i - 1], mask=i > 0, other=0.0)
+    plt.store(o_ref.at[i], a + x_ref[i], mask=i < 6)
+
+
+def run(x):
+    return pl.pallas_call(k, grid=(7,), out_shape=jax.ShapeDtypeStruct((6,), x.dtype), compiler_params=CP)(x)
+
+
+def example_scalar_masked_load():
+    return (jax.random.normal(key, (8,)),)
+
+
+def reference(x):
+    return (x + jnp.concatenate([jnp.zeros(1), x[:-1]]))[:6]
+
+
 # -- segment_bounds
 def k(off_ref, x_ref, o_ref):
     g = pl.program_id(0)
@@ -537,3 +556,248 @@ def example_arange_start():
 
 def reference(x):
     return x[64:] + jnp.arange(0, 128, 2)
+
+
+# -- atomic_hist
+def k(i_ref, z_ref, h_ref, *, block):
+    o = pl.program_id(0) * block + jnp.arange(block)
+    m = o < i_ref.shape[0]
+    ix = plt.load(i_ref.at[o], mask=m, other=0)
+    plt.atomic_add(h_ref, (ix,), jnp.ones((block,), jnp.float32), mask=m)
+
+
+def run(i, z):
+    return pl.pallas_call(
+        functools.partial(k, block=128),
+        grid=(pl.cdiv(i.shape[0], 128),),
+        out_shape=jax.ShapeDtypeStruct(z.shape, z.dtype),
+        input_output_aliases={1: 0},
+        compiler_params=CP,
+    )(i, z)
+
+
+def example_atomic_hist():
+    return jax.random.randint(key, (1001,), 0, 40), jnp.zeros((40,))
+
+
+def reference(i, z):
+    return z.at[i].add(1.0)
+
+
+# -- atomic_max_i32
+def k(v_ref, i_ref, z_ref, h_ref):
+    plt.atomic_max(h_ref, i_ref[...], v_ref[...])
+
+
+def run(v, i, z):
+    b = pl.BlockSpec((128,), lambda i: (i,))
+    w = pl.BlockSpec(z.shape, lambda i: (0,))
+    return pl.pallas_call(
+        k,
+        grid=(i.shape[0] // 128,),
+        in_specs=[b, b, w],
+        out_specs=w,
+        out_shape=jax.ShapeDtypeStruct(z.shape, z.dtype),
+        input_output_aliases={2: 0},
+        compiler_params=CP,
+    )(v, i, z)
+
+
+def example_atomic_max_i32():
+    return jax.random.randint(key, (512,), -100, 100), jax.random.randint(key, (512,), 0, 40), jnp.zeros((40,), jnp.int32)
+
+
+def reference(v, i, z):
+    return z.at[i].max(v)
+
+
+# -- atomic_min_i32
+def k(v_ref, i_ref, z_ref, h_ref):
+    plt.atomic_min(h_ref, i_ref[...], v_ref[...])
+
+
+def run(v, i, z):
+    b = pl.BlockSpec((128,), lambda i: (i,))
+    w = pl.BlockSpec(z.shape, lambda i: (0,))
+    return pl.pallas_call(
+        k,
+        grid=(i.shape[0] // 128,),
+        in_specs=[b, b, w],
+        out_specs=w,
+        out_shape=jax.ShapeDtypeStruct(z.shape, z.dtype),
+        input_output_aliases={2: 0},
+        compiler_params=CP,
+    )(v, i, z)
+
+
+def example_atomic_min_i32():
+    return jax.random.randint(key, (512,), -100, 100), jax.random.randint(key, (512,), 0, 40), jnp.zeros((40,), jnp.int32)
+
+
+def reference(v, i, z):
+    return z.at[i].min(v)
+
+
+# -- atomic_scalar
+def k(x_ref, z_ref, o_ref):
+    i = pl.program_id(0)
+    plt.atomic_add(o_ref, 0, jnp.sum(x_ref[...]))
+    plt.atomic_max(o_ref, (1,), jnp.max(x_ref[...], axis=0), mask=i > 1)
+
+
+def run(x, z):
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((64,), lambda i: (i,)), pl.BlockSpec((2,), lambda i: (0,))],
+        out_specs=pl.BlockSpec((2,), lambda i: (0,)),
+        out_shape=jax.ShapeDtypeStruct((2,), x.dtype),
+        input_output_aliases={1: 0},
+        compiler_params=CP,
+    )(x, z)
+
+
+def example_atomic_scalar():
+    return jax.random.normal(key, (256,)), jnp.zeros((2,))
+
+
+def reference(x, z):
+    return jnp.stack([x.sum(), jnp.maximum(0, x[128:].max())])
+
+
+# -- atomic_tickets
+def k(x_ref, c_ref, c2_ref, o_ref):
+    x = x_ref[...]
+    first = plt.atomic_add(c2_ref, 0, 64)
+    o_ref[first + jnp.arange(64)] = x
+
+
+def run(x, c):
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((64,), lambda i: (i,)), pl.BlockSpec((1,), lambda i: (0,))],
+        out_specs=[pl.BlockSpec((1,), lambda i: (0,)), pl.BlockSpec((256,), lambda i: (0,))],
+        out_shape=[jax.ShapeDtypeStruct((1,), jnp.int32), x],
+        input_output_aliases={1: 0},
+        compiler_params=CP,
+    )(x, c)
+
+
+def example_atomic_tickets():
+    return jnp.ones((256,)), jnp.zeros((1,), jnp.int32)
+
+
+def reference(x, c):
+    return c + 256, x
+
+
+# -- atomic_fetch_vector
+def k(i_ref, c_ref, c2_ref, o_ref):
+    old = plt.atomic_add(c2_ref, (i_ref[...],), jnp.full((64,), 2, jnp.int32))
+    o_ref[...] = old
+
+
+def run(i, c):
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((64,), lambda i: (i,)), pl.BlockSpec((256,), lambda i: (0,))],
+        out_specs=[pl.BlockSpec((256,), lambda i: (0,)), pl.BlockSpec((64,), lambda i: (i,))],
+        out_shape=[jax.ShapeDtypeStruct((256,), jnp.int32), jax.ShapeDtypeStruct((256,), jnp.int32)],
+        input_output_aliases={1: 0},
+        compiler_params=CP,
+    )(i, c)
+
+
+def example_atomic_fetch_vector():
+    return jax.random.permutation(key, 256).astype(jnp.int32), jnp.arange(256, dtype=jnp.int32)
+
+
+def reference(i, c):
+    return c + 2, i
+
+
+# -- atomic_lock
+def k(x_ref, l_ref, acc_ref, l2_ref, o_ref):
+    def wait(_):
+        return plt.atomic_cas(l2_ref, 0, 1)
+    lax.while_loop(lambda locked: locked == 1, wait, wait(0))
+    o_ref[...] = o_ref[...] + x_ref[...]
+    plt.atomic_xchg(l2_ref, (), 0)
+
+
+def run(x, lock, acc):
+    n = pl.BlockSpec((64,), lambda i: (0,))
+    s = pl.BlockSpec((), lambda i: ())
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((64,), lambda i: (i,)), s, n],
+        out_specs=[s, n],
+        out_shape=[jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((64,), jnp.float32)],
+        input_output_aliases={1: 0, 2: 1},
+        compiler_params=CP,
+    )(x, lock, acc)
+
+
+def example_atomic_lock():
+    return jnp.ones((256,)), jnp.int32(0), jnp.zeros((64,))
+
+
+def reference(x, l, a):
+    return l, a + 4
+
+
+# -- atomic_rows_vec
+def k(x_ref, z_ref, o_ref, *, bm):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows = i * bm + jnp.arange(bm)
+    cols = j * 64 + jnp.arange(64)
+    m = rows < x_ref.shape[0]
+    x = plt.load(x_ref.at[rows[:, None], cols[None, :]], mask=m[:, None], other=0.0)
+    plt.atomic_add(o_ref, rows, jnp.sum(x, axis=1), mask=m)
+
+
+def run(x, z):
+    return pl.pallas_call(
+        functools.partial(k, bm=32),
+        grid=(pl.cdiv(x.shape[0], 32), x.shape[1] // 64),
+        out_shape=jax.ShapeDtypeStruct(z.shape, z.dtype),
+        input_output_aliases={1: 0},
+        compiler_params=CP,
+    )(x, z)
+
+
+def example_atomic_rows_vec():
+    return jax.random.normal(key, (77, 256)), jnp.zeros((77,))
+
+
+def reference(x, z):
+    return x.sum(1)
+
+
+# -- atomic_tile
+def k(x_ref, z_ref, o_ref):
+    plt.atomic_add(o_ref, (slice(None), pl.ds(0, 64)), x_ref[...])
+
+
+def run(x, z):
+    w = pl.BlockSpec((16, 64), lambda i: (0, 0))
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((16, 64), lambda i: (i, 0)), w],
+        out_specs=w,
+        out_shape=jax.ShapeDtypeStruct(z.shape, z.dtype),
+        input_output_aliases={1: 0},
+        compiler_params=CP,
+    )(x, z)
+
+
+def example_atomic_tile():
+    return jax.random.normal(key, (64, 64)), jnp.zeros((16, 64))
+
+
+def reference(x, z):
+    return x.reshape(4, 16, 64).sum(0)

@@ -1,0 +1,489 @@
+"""Sums that many programs share: row sums split over column blocks, and a weighted histogram with a ragged end."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax import lax
+from jax.experimental.mosaic.gpu import fragmented_array as mgpu_arrays
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith
+from jaxlib.mlir.dialects import llvm
+from jaxlib.mlir.dialects import vector
+import numpy as np
+
+ROWS, COLUMNS = 128, 64
+
+
+# Support code for Mosaic GPU, emitted by pallas-port.
+def _blocked(shape, vec=1):
+  """Register layout of a tile for one warpgroup: `vec` neighbours per thread, lanes along columns,
+  warps along rows first, so that a row reduction needs as few warps as possible."""
+  if len(shape) > 2 or any(n & (n - 1) or not n for n in shape):
+    raise ValueError(f"a tile of shape {shape} needs rank 1 or 2 and power-of-two extents")
+  *rows, cols = shape
+  rows = math.prod(rows)
+  vec = min(vec, cols, max(1, rows * cols // 128))
+  lane_cols = min(32, cols // vec)
+  lane_rows = min(32 // lane_cols, rows)
+  warp_rows = min(4, rows // lane_rows)
+  warp_cols = min(4 // warp_rows, cols // (lane_cols * vec))
+  tiles = [(warp_rows * lane_rows, warp_cols * lane_cols * vec), (lane_rows, lane_cols * vec), (vec,)]
+  warp_dims, lane_dims = [-5, -4], [-3, -2]
+  if len(shape) == 1:
+    tiles = [t[-1:] for t in tiles]
+    warp_dims, lane_dims = [-3], [-2]
+  if (copies := 4 // (warp_rows * warp_cols)) > 1:
+    warp_dims.append(plgpu.Replicated(copies))
+  if (copies := 32 // (lane_rows * lane_cols)) > 1:
+    lane_dims.append(plgpu.Replicated(copies))
+  tiled = mgpu_arrays.TiledLayout(
+      plgpu.Tiling(tuple(tiles)), tuple(warp_dims), tuple(lane_dims), -1, _check_canonical=False
+  ).canonicalize()
+  return plgpu.Layout.TILED(
+      tiled.tiling, warp_dims=tiled.warp_dims, lane_dims=tiled.lane_dims, vector_dim=tiled.vector_dim
+  )
+
+
+def _vec(refs, *extents):
+  """Elements per access: up to 16 bytes, fewer where a row of a ref, the start of a tile or the
+  bound of a mask (`extents`) is not a multiple of that."""
+  refs = [r for r in refs if r is not None]
+  rows = [n for r in refs for n in (*r.shape[-1:], *getattr(r, "ref", r).shape[-1:])]
+  return math.gcd(16 // min(r.dtype.itemsize for r in refs), *rows, *extents)
+
+
+def _spread(x, shape, dims):
+  """`x` broadcast to `shape`, its axes at `dims` (jnp.broadcast_to has no Mosaic GPU rule)."""
+  x = jnp.asarray(x, jnp.int32) if x.dtype != jnp.bool_ else x
+  return x if x.shape == shape else lax.broadcast_in_dim(x, shape, dims)
+
+
+def _per_dimension(ref, index):
+  """(index of each dimension of `ref`, shape of its index arrays, shape of the tile)."""
+  index = index if isinstance(index, tuple) else (index,)
+  rest = [slice(None)] * (len(ref.shape) - sum(i is not ... for i in index))
+  at = next((d for d, i in enumerate(index) if i is ...), len(index))
+  index = [*index[:at], *rest, *index[at + 1 :]]
+  for d, (i, n) in enumerate(zip(index, ref.shape)):
+    if isinstance(i, slice):
+      start, stop, step = i.indices(n)
+      index[d] = pl.Slice(start, max(0, -(-(stop - start) // step)), step)
+  picked = [d for d, i in enumerate(index) if not isinstance(i, pl.Slice)]
+  beside = bool(picked) and picked[-1] - picked[0] == len(picked) - 1
+  if beside and picked[0] and any(jnp.ndim(index[d]) for d in picked):
+    raise NotImplementedError("an index array behind a slice")
+  lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
+  return index, lead, (*lead, *(i.size for i in index if isinstance(i, pl.Slice)))
+
+
+def _window(ref, index):
+  """(whole ref, scalar start and tile of indices of each of its dimensions, shape of the tile).
+
+  `index` may hold `pl.ds`, `:`, integers, and integer arrays that broadcast together; it may pass
+  the end of the ref, for elements that a mask excludes.
+  """
+  index, lead, shape = _per_dimension(ref, index)
+  starts, tiles, kept = [], [], len(lead)
+  for i in index:
+    if isinstance(i, pl.Slice):
+      starts.append(i.start)
+      tiles.append(lax.broadcasted_iota(jnp.int32, shape, kept) * i.stride if shape != (1,) else None)
+      kept += 1
+    elif jnp.ndim(i) == 0:
+      starts.append(i)
+      tiles.append(None)
+    else:
+      starts.append(0)
+      tiles.append(_spread(i, shape, tuple(range(len(lead) - i.ndim, len(lead)))))
+  for view in reversed(getattr(ref, "transforms", ())):  # the launch's view: slices and integers
+    inner = iter(zip(starts, tiles))
+    outer = [
+        (i.start + (x := next(inner))[0], x[1]) if isinstance(i, pl.Slice) else (i, None)
+        for i in view.indices
+    ]
+    starts, tiles = [o[0] for o in outer], [o[1] for o in outer]
+  return getattr(ref, "ref", ref), starts, tiles, shape
+
+
+def _element(base, strides, starts):
+  """Pointer to the element at `starts`, computed in 64 bits."""
+  i64 = ir.IntegerType.get_signless(64)
+  pointer = llvm.addrspacecast(llvm.PointerType.get(address_space=1), mgpu_utils.memref_ptr(base))
+  offset = arith.constant(i64, 0)
+  for start, stride in zip(starts, strides):
+    start = arith.extsi(i64, start.registers.item())
+    offset = arith.addi(offset, arith.muli(start, arith.constant(i64, stride)))
+  return mgpu_utils.getelementptr(pointer, [offset], ir.MemRefType(base.type).element_type)
+
+
+def _offsets(whole, shape, layout, tiles, strides):
+  """Offset of each element of a tile of `shape` from the access's first one; 64 bits in large arrays."""
+  word = ir.IntegerType.get_signless(32 if math.prod(whole) < 2**31 else 64)
+  zero = mgpu_utils.c(0, word)
+  offsets = mgpu_arrays.FragmentedArray.splat(zero, shape, layout.to_mgpu(), is_signed=True)
+  for d, x in tiles.items():
+    offsets = offsets + x.astype(word, is_signed=True) * strides[d]
+  return offsets
+
+
+def _pieces(register, size):
+  """Splits one register (a short vector) into pieces of `size` elements."""
+  for i in range(0, ir.VectorType(register.type).shape[0], size):
+    yield vector.extract_strided_slice(
+        ir.VectorType.get((size,), ir.VectorType(register.type).element_type), register, [i], [size], [1]
+    )
+
+
+def _first(register):
+  return vector.extract(register, [], [0])
+
+
+def _words(piece):
+  """(32-bit words of a short vector, PTX type, constraint); one narrower word below 4 bytes."""
+  ty = ir.VectorType(piece.type)
+  bits = ty.shape[0] * mgpu_utils.bitwidth(ty.element_type)
+  word = ir.IntegerType.get_signless(min(bits, 32))
+  words = vector.bitcast(ir.VectorType.get((max(1, bits // 32),), word), piece)
+  words = [vector.extract(words, [], [i]) for i in range(max(1, bits // 32))]
+  if bits == 8:  # PTX has no 8-bit registers
+    words = [arith.extui(ir.IntegerType.get_signless(16), words[0])]
+  return words, f"b{min(bits, 32)}", "r" if bits >= 32 else "h"
+
+
+def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other=0):
+  """One predicated load (`value` None) or store per `vec` elements of every register."""
+  base, starts, tile, shape = _window(ref, index)
+  if base.dtype == jnp.bool_:
+    raise ValueError("bool arrays cannot be loaded or stored: pass them as int8")
+  varying = [d for d, t in enumerate(tile) if t is not None]
+  if not tile or tile[-1] is None:
+    vec = 1  # the last dimension of the array is one index: neighbours are a row apart
+  masks = () if mask is None else (_spread(mask, shape, range(len(shape) - mask.ndim, len(shape))),)
+  values = () if value is None else (value,)
+  hint = {"evict_last": ".L1::evict_last", "evict_first": ".L1::evict_first"}.get(eviction_policy, "")
+  splat = plgpu.Layout.WG_SPLAT
+  operands = [jnp.asarray(s, jnp.int32) for s in starts], [tile[d] for d in varying]
+
+  @plgpu.inline_mgpu(
+      arg_types=(
+          plgpu.RefType(),
+          *[splat] * len(starts),
+          *[layout] * (len(varying) + len(masks) + len(values)),
+      ),
+      return_type=plgpu.ShapeDtypeStruct(shape, base.dtype, layout) if value is None else (),
+  )
+  def access(ctx, base_ref, *args):
+    del ctx
+    first, args = args[: len(starts)], list(args[len(starts) :])
+    stored = args.pop() if values else None
+    predicate = args.pop() if masks else None
+    strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
+    element = ir.MemRefType(base_ref.type).element_type
+    pointer = _element(base_ref, strides, first)
+    offsets = _offsets(base.shape, shape, layout, dict(zip(varying, args)), strides)
+    size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
+    always = arith.constant(ir.IntegerType.get_signless(1), 1)
+    results = np.empty_like(offsets.registers)
+    for at, register in np.ndenumerate(offsets.registers):
+      n = min(size, ir.VectorType(register.type).shape[0])
+      loaded = []
+      guards = _pieces(predicate.registers[at], n) if masks else None
+      parts = _pieces(stored.registers[at], n) if values else None
+      for piece in _pieces(register, n):
+        address = mgpu_utils.getelementptr(pointer, [_first(piece)], element)
+        guard = _first(next(guards)) if guards else always
+        if parts:
+          _store_words(address, guard, next(parts), hint)
+        else:
+          loaded.append(_load_words(address, guard, n, element, other, hint))
+      if loaded:
+        results[at] = mgpu_utils.vector_concat(loaded) if len(loaded) > 1 else loaded[0]
+    if values:
+      mgpu_utils.warpgroup_barrier()
+      return None
+    return mgpu_arrays.FragmentedArray(
+        _registers=results, _layout=offsets.layout, _is_signed=mgpu_utils.is_signed(base.dtype)
+    )
+
+  return access(base, *operands[0], *operands[1], *masks, *values)
+
+
+def _load_words(address, guard, n, element, other, hint):
+  fill = vector.broadcast(ir.VectorType.get((n,), element), mgpu_utils.c(other, element))
+  words, kind, constraint = _words(fill)
+  k = len(words)
+  out = [f"${i}" for i in range(k)]
+  moves = " ".join(f"mov.b{max(16, int(kind[1:]))} {o}, ${k + 1 + i};" for i, o in enumerate(out))
+  width, target = ("", out[0]) if k == 1 else (f".v{k}", "{" + ", ".join(out) + "}")
+  code = f"{moves} @${2 * k + 1} ld.global{hint}{width}.{kind} {target}, [${k}];"
+  types = [w.type for w in words]
+  result = types[0] if k == 1 else ir.Type.parse(f"!llvm.struct<({', '.join(map(str, types))})>")
+  constraints = ",".join([f"=&{constraint}"] * k + ["l"] + [constraint] * k + ["b"])
+  got = llvm.inline_asm(result, [address, *words, guard], code, constraints, has_side_effects=True)
+  got = [got] if k == 1 else [llvm.extractvalue(t, got, [i]) for i, t in enumerate(types)]
+  if kind == "b8":
+    got = [arith.trunci(ir.IntegerType.get_signless(8), got[0])]
+  packed = vector.from_elements(ir.VectorType.get((k,), got[0].type), got)
+  return vector.bitcast(ir.VectorType.get((n,), element), packed)
+
+
+def _store_words(address, guard, piece, hint):
+  words, kind, constraint = _words(piece)
+  k = len(words)
+  source = [f"${1 + i}" for i in range(k)]
+  width, value = ("", source[0]) if k == 1 else (f".v{k}", "{" + ", ".join(source) + "}")
+  code = f"@${k + 1} st.global{hint}{width}.{kind} [$0], {value};"
+  constraints = ",".join(["l"] + [constraint] * k + ["b"])
+  llvm.inline_asm(
+      ir.Type.parse("!llvm.void"), [address, *words, guard], code, constraints, has_side_effects=True
+  )
+
+
+def _load(ref, index, *, layout=None, mask=None, other=0, vec=1, eviction_policy=None):
+  """Loads `ref[index]` into registers; `other` where `mask` is false.  One element has no layout.
+
+  `vec` neighbours are one access: the caller states that the last index is consecutive and that
+  every tile start, row and mask bound is a multiple of `vec`.
+  """
+  if not ref.shape:
+    return ref[...]
+  if layout is None:
+    return lax.cond(mask, lambda: ref[index], lambda: jnp.asarray(other, ref.dtype))
+  if _per_dimension(ref, index)[-1] == (1,) and hasattr(layout, "axes"):
+    return _load_one(ref, index, layout, mask, other, eviction_policy)
+  fill = other if isinstance(other, (int, float)) else 0
+  loaded = _access(ref, index, layout, mask, vec, eviction_policy, other=fill)
+  return loaded if fill is other else jnp.where(mask, loaded, other)
+
+
+def _load_one(ref, index, layout, mask, other, eviction_policy):
+  """A column of a one-row tile (or a row of a one-column tile): JAX has no layout for one element,
+  so every thread loads it and a reduction leaves one."""
+  (axis,) = layout.axes
+  shape = [1, 1]
+  shape[axis] = layout.layout.to_mgpu().base_tile_shape[axis]
+  shape = tuple(shape)
+  zeros = lax.broadcasted_iota(jnp.int32, shape, 1 - axis)
+  index = [zeros + i.start if isinstance(i, pl.Slice) else i for i in _per_dimension(ref, index)[0]]
+  index = tuple(_spread(i, shape, (1 - axis,)) if jnp.shape(i) == (1,) else i for i in index)
+  mask = None if mask is None else _spread(mask, shape, (1 - axis,))
+  tile = _load(ref, index, layout=layout.layout, mask=mask, other=other, eviction_policy=eviction_policy)
+  return jnp.max(tile, axis=axis)
+
+
+def _atom(op, dtype, pointer, values, guard, fetch, order):
+  """One atomic operation of one thread where `guard` holds; the value before it if `fetch`.
+
+  Floating-point max and min are those of integers, as in Triton: NaN is not treated apart.
+  """
+  name = jnp.dtype(dtype).name
+  if name not in ("float32", "int32", "uint32") and (op, name[-7:]) not in (("add", "float16"), ("add", "bfloat16")):
+    raise ValueError(f"no atomic {op} of {name}: use int32, uint32 or float32")
+  word = ir.IntegerType.get_signless(mgpu_utils.bitwidth(values[0].type))
+  values = [arith.bitcast(word, v) if v.type != word else v for v in values]
+  signed = "s32" if name == "int32" else "u32"
+  kind = {"float32": "f32", "float16": "noftz.f16", "bfloat16": "noftz.bf16"}.get(name, "u32")
+  form = {"add": f"add.{kind}", "max": f"max.{signed}", "min": f"min.{signed}", "xchg": "exch.b32"}
+  guards = [(guard, form.get(op, f"{op}.b32"))]
+  if name == "float32" and op in ("max", "min"):  # negative numbers are ordered the other way
+    positive = arith.cmpi(arith.CmpIPredicate.sge, values[0], mgpu_utils.c(0, word))
+    other = {"max": "min", "min": "max"}[op]
+    negative = arith.xori(positive, arith.constant(positive.type, 1))
+    guards = [(arith.andi(guard, positive), f"{op}.s32"), (arith.andi(guard, negative), f"{other}.u32")]
+  r = "r" if word.width == 32 else "h"
+  n = len(values)
+  if fetch or op in ("xchg", "cas"):  # which `red` has not
+    operands = ", ".join(f"${i + 2}" for i in range(n))
+    steps = " ".join(
+        f"@${n + 2 + i} atom.{order}.gpu.global.{form} $0, [$1], {operands};" for i, (_, form) in enumerate(guards)
+    )
+    constraints = ",".join([f"=&{r}", "l", *[r] * n, *["b"] * len(guards)])
+    code, result = f"mov.b{word.width} $0, 0; {steps}", word
+  else:
+    steps = [f"@${2 + i} red.{order}.gpu.global.{form} [$0], $1;" for i, (_, form) in enumerate(guards)]
+    constraints = ",".join(["l", r, *["b"] * len(guards)])
+    code, result = " ".join(steps), ir.Type.parse("!llvm.void")
+  return llvm.inline_asm(
+      result, [pointer, *values, *[g for g, _ in guards]], code, constraints, has_side_effects=True
+  )
+
+
+def _one_of_copies(layout):
+  """True in one of the threads that hold the same element of a tiled layout."""
+  i32 = ir.IntegerType.get_signless(32)
+  thread = arith.remui(mgpu_utils.thread_idx(), mgpu_utils.c(128, i32))
+  acts = arith.constant(ir.IntegerType.get_signless(1), 1)
+  stride = 1
+  for d in (*reversed(layout.lane_dims), *reversed(layout.warp_dims)):
+    size = d.times if isinstance(d, plgpu.Replicated) else layout.tiled_tiling_shape[d]
+    if isinstance(d, plgpu.Replicated):
+      copy = arith.remui(arith.divui(thread, mgpu_utils.c(stride, i32)), mgpu_utils.c(size, i32))
+      acts = arith.andi(acts, arith.cmpi(arith.CmpIPredicate.eq, copy, mgpu_utils.c(0, i32)))
+    stride *= size
+  return acts
+
+
+def _atomic(op, ref, index, value, *, layout, mask=None, fetch=False, order="relaxed"):
+  """Atomically combines `value` into `ref[index]` where `mask` is true; the values before that if `fetch`.
+
+  op: "add", "max", "min", "and", "or", "xor" or "xchg".  order: "relaxed", or "acq_rel" where the
+  kernel waits for what other programs wrote.
+  """
+  if hasattr(layout, "axes") and not fetch:
+    return _atomic_relaid(op, ref, index, value, mask, order)
+  base, starts, tile, shape = _window(ref, index)
+  value = plgpu.layout_cast(value.astype(base.dtype), layout)
+  varying = [d for d, t in enumerate(tile) if t is not None]
+  masks = () if mask is None else (_spread(mask, shape, range(len(shape) - mask.ndim, len(shape))),)
+  rank = range(len(shape))
+  places = sum(lax.broadcasted_iota(jnp.int32, shape, d) * math.prod(shape[d + 1 :]) for d in rank) if fetch else None
+  splat = plgpu.Layout.WG_SPLAT
+
+  def act(scratch=None):
+    kept = (scratch,) if fetch else ()
+
+    @plgpu.inline_mgpu(
+        arg_types=(
+            plgpu.RefType(),
+            *[plgpu.RefType() for _ in kept],
+            *[splat] * len(starts),
+            *[layout] * (len(varying) + len(masks) + 1 + len(kept)),
+        ),
+        return_type=plgpu.ShapeDtypeStruct(shape, base.dtype, layout) if fetch else (),
+    )
+    def atomic(ctx, base_ref, *args):
+      del ctx
+      args = list(args)
+      old = args.pop(0) if fetch else None
+      at = args.pop() if fetch else None
+      first, args = args[: len(starts)], args[len(starts) :]
+      values = args.pop()
+      predicate = args.pop() if masks else None
+      strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
+      element = ir.MemRefType(base_ref.type).element_type
+      pointer = _element(base_ref, strides, first)
+      offsets = _offsets(base.shape, shape, layout, dict(zip(varying, args)), strides)
+      acts = _one_of_copies(offsets.layout)
+      if order != "relaxed":
+        mgpu_utils.warpgroup_barrier()
+      for k, register in np.ndenumerate(offsets.registers):
+        for i, offset in enumerate(_pieces(register, 1)):
+          guard = acts
+          if masks:
+            guard = arith.andi(guard, vector.extract(predicate.registers[k], [], [i]))
+          address = mgpu_utils.getelementptr(pointer, [_first(offset)], element)
+          new = vector.extract(values.registers[k], [], [i])
+          got = _atom(op, base.dtype, address, [new], guard, fetch, order)
+          if fetch:
+            place = vector.extract(at.registers[k], [], [i])
+            _share(mgpu_utils.getelementptr(mgpu_utils.memref_ptr(old), [place], element), got, guard)
+      mgpu_utils.warpgroup_barrier()
+      return _gather_shared(old, at, values.layout, element, mgpu_utils.is_signed(base.dtype)) if fetch else None
+
+    firsts, moving = [jnp.asarray(s, jnp.int32) for s in starts], [tile[d] for d in varying]
+    return atomic(base, *kept, *firsts, *moving, *masks, value, *([places] if fetch else []))
+
+  return pl.run_scoped(act, plgpu.SMEM((math.prod(shape),), base.dtype)) if fetch else act()
+
+
+def _share(place, value, guard):
+  """Stores a register to SMEM where `guard` holds."""
+  bits = mgpu_utils.bitwidth(value.type)
+  llvm.inline_asm(
+      ir.Type.parse("!llvm.void"), [place, value, guard], f"@$2 st.shared.b{bits} [$0], $1;",
+      f"r,{'r' if bits == 32 else 'h'},b", has_side_effects=True,
+  )
+
+
+def _gather_shared(scratch, places, layout, element, signed):
+  """The elements of a flat SMEM array at `places`, read by every thread that holds one."""
+  results = np.empty_like(places.registers)
+  for k, register in np.ndenumerate(places.registers):
+    addresses = [
+        mgpu_utils.getelementptr(mgpu_utils.memref_ptr(scratch), [_first(place)], element)
+        for place in _pieces(register, 1)
+    ]
+    shared = [llvm.load(element, address) for address in addresses]
+    results[k] = vector.from_elements(ir.VectorType.get((len(shared),), element), shared)
+  mgpu_utils.warpgroup_barrier()
+  return mgpu_arrays.FragmentedArray(_registers=results, _layout=layout, _is_signed=signed)
+
+
+def _atomic_relaid(op, ref, index, value, mask, order):
+  """An atomic on a row or column of a tile, which several threads hold: through SMEM, so that each
+  thread gets elements of its own and neighbours stay neighbours."""
+  parts = index if isinstance(index, tuple) else (index,)
+  moved = [i for i in parts if not isinstance(i, (slice, pl.Slice)) and i is not ... and jnp.ndim(i)]
+  moved = [value.astype(ref.dtype), *moved, *([] if mask is None else [jnp.where(mask, jnp.ones_like(mask, jnp.int32), 0)])]
+  layout = _blocked(value.shape)
+
+  def act(*scratch):
+    for shared, x in zip(scratch, moved):
+      shared[...] = x
+    vectors = iter([plgpu.load(shared, layout=layout) for shared in scratch])
+    relaid = next(vectors)
+    where = tuple(next(vectors) if not isinstance(i, (slice, pl.Slice)) and i is not ... and jnp.ndim(i) else i for i in parts)
+    _atomic(op, ref, where, relaid, layout=layout, mask=None if mask is None else next(vectors) != 0, order=order)
+
+  pl.run_scoped(act, *[plgpu.SMEM(x.shape, x.dtype) for x in moved])
+
+
+def split_sum_kernel(x_ref, zero_ref, total_ref):
+    del zero_ref  # the same memory as total_ref
+    vec = _vec((x_ref,))
+    layout = _blocked(x_ref.shape, vec)
+    row_layout = layout.reduce(1)
+    part = jnp.sum(_load(x_ref, ..., layout=layout, vec=vec), axis=1)
+    _atomic(
+        "add", total_ref, pl.ds(lax.axis_index("i") * ROWS, ROWS), part,
+        layout=row_layout
+    )
+
+
+def split_sum(x):
+    rows, columns = x.shape
+
+    def split_sum_kernel_in_place(x, zero):
+        """Runs the kernel on a copy of the operand that its result replaces."""
+        zero = jax.new_ref(zero)
+
+        def split_sum_kernel_blocks(x_ref, zero_ref):
+            i = lax.axis_index("i")
+            j = lax.axis_index("j")
+            split_sum_kernel(x_ref.at[pl.ds(i * ROWS, ROWS), pl.ds(j * COLUMNS, COLUMNS)], zero_ref.at[pl.ds(0, rows)], zero_ref)
+
+        plgpu.kernel(split_sum_kernel_blocks, out_type=(), grid=(rows // ROWS, columns // COLUMNS), grid_names=("i", "j"))(x, zero)
+        return zero[...]
+
+    return split_sum_kernel_in_place(x, jnp.zeros((rows,), jnp.float32))
+
+
+def histogram_kernel(bins_ref, weights_ref, zero_ref, total_ref, *, block):
+    del zero_ref  # the same memory as total_ref
+    at = lax.axis_index("i") * block + jnp.arange(block)
+    inside = at < bins_ref.shape[0]
+    vec = _vec((bins_ref, weights_ref), block, bins_ref.shape[0])
+    layout = _blocked((block,), vec)
+    bins = _load(bins_ref, at, mask=inside, other=0, layout=layout, vec=vec)
+    weights = _load(weights_ref, at, mask=inside, layout=layout, vec=vec)
+    _atomic("add", total_ref, (bins,), weights, mask=inside, layout=layout)
+
+
+def histogram(bins, weights, count, block=1024):
+    zero = jnp.zeros((count,), weights.dtype)
+
+    def histogram_kernel_in_place(bins, weights, zero):
+        """Runs the kernel on a copy of the operand that its result replaces."""
+        zero = jax.new_ref(zero)
+
+        def histogram_kernel_refs(bins_ref, weights_ref, zero_ref):
+            histogram_kernel(bins_ref, weights_ref, zero_ref, zero_ref, block=block)
+
+        plgpu.kernel(histogram_kernel_refs, out_type=(), grid=(pl.cdiv(bins.shape[0], block),), grid_names=("i",))(bins, weights, zero)
+        return zero[...]
+
+    return histogram_kernel_in_place(bins, weights, zero)
