@@ -14,6 +14,7 @@ from .dot_sm90 import DotSm90
 from .dot_sm100 import DotSm100
 from .engine import Rule, apply
 from .epilogues import Epilogues
+from .functions import Functions
 from .grid_axes import GridAxes
 from .hoist_column_sums import HoistColumnSums
 from .invert_masks import InvertMasks
@@ -26,6 +27,7 @@ from .reductions import Reductions
 from .remove_unused import RemoveUnused
 from .sqrt import Sqrt
 from .stores import Stores
+from .wrappers import Wrappers
 
 RULES: tuple[type[Rule], ...] = (
     Launch,
@@ -43,6 +45,8 @@ RULES: tuple[type[Rule], ...] = (
     HoistColumnSums,
     InvertMasks,
     Sqrt,
+    Functions,
+    Wrappers,
     DotSm90,
     DotSm100,
     Epilogues,

@@ -149,6 +149,30 @@ class Sqrt(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class CallSupport(Action):
+    """A call or an operator becomes a call of the support function; ``method``: of an array's method."""
+
+    function: str
+    method: bool = False
+    rule = "MG402"
+
+
+@dataclasses.dataclass(frozen=True)
+class Unwrap(Action):
+    """A call becomes its first argument."""
+
+    rule = "MG403"
+
+
+@dataclasses.dataclass(frozen=True)
+class CallWrapped(Action):
+    """The name of a decorated function becomes the function below ``depth`` decorators."""
+
+    depth: int
+    rule = "MG403"
+
+
+@dataclasses.dataclass(frozen=True)
 class BlockViews(Action):
     """A function that passes the kernel views of its blocks, put before the statement at ``span``."""
 

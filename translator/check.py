@@ -25,6 +25,7 @@ from . import source as source_files
 from .evident import evident_primitives, helpers_of
 from .facts import Aval, Facts, SiteFacts
 from .names import PALLAS, FunctionNode, Resolver
+from .replacements import PRIMITIVES
 from .result import Options, PortResult, Target
 from .rule_tables import NO_LAYOUT_INFERENCE, PARTIAL_SUPPORT, Tables, load_tables
 from .sites import CallSite, find_sites
@@ -359,8 +360,10 @@ def _is_unsure(m: Mark) -> bool:
 
 
 def _reason(m: Mark) -> str:
-    """Why a primitive fails, where the columns do not say it."""
-    return m.failure if m.mosaic.get("Warpgroup/Warpgroup") else ""
+    """Why a primitive fails, where the columns do not say it, and what a port does about it."""
+    why = m.failure if m.mosaic.get("Warpgroup/Warpgroup") else ""
+    fate = PRIMITIVES.get(m.primitive) if m.failure else None
+    return "; ".join(filter(None, (why, str(fate or ""))))
 
 
 def _cells(m: Mark) -> tuple[str, ...]:

@@ -28,9 +28,9 @@ from .model.events import KernelModel
 from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
 from .plan_calls import CallPlan, plan_call
 from .plan_layouts import plan_layouts
-from .primitives import unsupported_of
 from .recorded import recorded_problems, recordings
 from .ref_shapes import ref_dims
+from .replacements import obstacle, replacement
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
 from .source import Source
@@ -300,18 +300,45 @@ class _Group:
     def _diagnose_primitives(self) -> None:
         assert self.model is not None
         for node, name in self.model.calls:
-            if name in ("~bool", "integer_pow"):
+            if name == "~bool" or self._support_of(node, name):
                 continue
             if self.model.dots and (name == ".T" or name.endswith(".transpose")):
                 continue  # plan_dots.py allows it for operands
-            missing = {"pow"} if name == "pow" else {"transpose"} if name == ".T" else set(unsupported_of(name))
-            missing.discard("jit")
-            if missing:
-                primitives = ", ".join(sorted(missing))
-                self.block("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {primitives}")
+            if problem := obstacle(name, self._kind(node)):
+                self.block("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {problem}", problem.advice)
         for reduction in self.model.reductions:
             if reduction.operation not in ("sum", "max", "min", "mean", "amax", "amin"):
                 self.block("B120", reduction.node, f"{ast.unparse(reduction.node)[:60]}: Mosaic GPU has no rule for this reduction")
+
+    def _kind(self, node: ast.AST) -> str:
+        """``int`` if all operands of a call, a method or an operator are known to be arrays of integers."""
+        assert self.model is not None
+        operands = [node.left, node.right] if isinstance(node, ast.BinOp) else list(getattr(node, "args", ()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not self.resolver.qualified(node.func):
+            operands.insert(0, node.func.value)
+        kinds = {getattr(self.model.values.get(o), "kind", "") for o in operands}
+        return "int" if kinds == {"int"} else ""
+
+    def _support_of(self, node: ast.AST, name: str) -> act.CallSupport | None:
+        """The call of a support function that takes the place of ``node``, if it must be replaced and can be."""
+        if not obstacle(name, self._kind(node)):
+            return None
+        function = replacement(name)
+        if function is None:
+            return None
+        if isinstance(node, ast.BinOp):
+            return act.CallSupport(self.span(node), function)
+        if not isinstance(node, ast.Call) or any(isinstance(a, ast.Starred) for a in node.args):
+            return None
+        method = isinstance(node.func, ast.Attribute) and self.resolver.qualified(node.func) is None
+        if not method and self.resolver.qualified(node.func) != name:
+            return None  # the function was bound to another name, maybe to several
+        from ..rewrites.support import takes
+
+        keywords = frozenset(k.arg for k in node.keywords)
+        if None in keywords or not takes(function, len(node.args) + method, keywords):  # type: ignore[arg-type]
+            return None
+        return act.CallSupport(self.span(node), function, method)
 
     # -- emission ---------------------------------------------------------------------------
 
@@ -473,6 +500,13 @@ class _Group:
         for node, name in model.calls:
             if name == "~bool":
                 add(act.InvertMask(self.span(node)))
+            elif support := self._support_of(node, name):
+                emission.support.add(support.function)
+                add(support)
+        for node in model.unwraps:
+            add(act.Unwrap(self.span(node)))
+        for name, depth in model.wrapped:
+            add(act.CallWrapped(self.span(name), depth))
         self.emit_square_roots(modules, add, emission)
 
     def is_new_axis(self, node: ast.expr) -> bool:

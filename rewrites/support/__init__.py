@@ -14,7 +14,7 @@ import re
 
 from ...translator.names import walk
 
-_FILES = ("gmem.py", "atomics.py", "math.py", "ring.py", "wgmma.py", "tcgen05.py")
+_FILES = ("gmem.py", "atomics.py", "math.py", "functions.py", "ring.py", "wgmma.py", "tcgen05.py")
 _HEADING = "# Support code for Mosaic GPU, emitted by pallas-port."
 
 
@@ -33,7 +33,8 @@ def _functions() -> dict[str, tuple[str, ast.stmt]]:
         lines = text.splitlines(keepends=True)
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                found[node.name] = ("".join(lines[node.lineno - 1 : node.end_lineno]).rstrip("\n"), node)
+                start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                found[node.name] = ("".join(lines[start - 1 : node.end_lineno]).rstrip("\n"), node)
     return found
 
 
@@ -67,6 +68,16 @@ def needed_functions(wanted: tuple[str, ...]) -> list[str]:
             needed.add(name)
             queue += [n for n in _names(name) if n in functions]
     return [n for n in functions if n in needed]
+
+
+def takes(function: str, positional: int, keywords: frozenset[str]) -> bool:
+    """Whether a support function can be called so."""
+    node = _functions()[function][1]
+    assert isinstance(node, ast.FunctionDef)
+    names = [a.arg for a in node.args.args]
+    required = len(names) - len(node.args.defaults)
+    given = {*names[:positional], *keywords}
+    return positional <= len(names) and keywords <= set(names[positional:]) and given >= set(names[:required])
 
 
 def is_support_code(node: ast.AST | None, modules) -> bool:

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 
 from ..names import FOR_LOOP, PALLAS, TRITON, FunctionNode
+from ..replacements import DERIVATIVES, FUNCTIONS, JIT, UNWRAPPED, obstacle, replacement
 from ..values import (
     UNKNOWN_FACTOR,
     Array,
@@ -98,6 +99,7 @@ class Calls:
     ) -> Value:
         target: FunctionNode = function.node  # type: ignore[assignment]
         self.model.functions.add(target)
+        self.decorators(target, node)
         if self.depth > 12:
             self.find("B102", node, "recursion in a kernel")
             return Unknown("recursion")
@@ -131,6 +133,23 @@ class Calls:
         for other in returns[1:]:
             result = self.join(result, other)
         return result
+
+    def decorators(self, target: FunctionNode, node: ast.AST) -> None:
+        """What wraps a function of the module that a kernel calls: ``jit`` lowers, derivatives do not."""
+        wrappers = [self.decorator_name(d) for d in getattr(target, "decorator_list", ())]
+        if self.resolver.parents.get(target) is not self.resolver.module.node or set(wrappers) <= JIT:
+            return
+        if set(wrappers) <= JIT | DERIVATIVES and isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            self.model.wrapped.append((node.func, len(wrappers)))
+        else:
+            self.find("B102", node, f"{getattr(target, 'name', 'a function')} is decorated, and what its decorators do is not known",
+                      "call the undecorated function")
+
+    def decorator_name(self, decorator: ast.expr) -> str:
+        if isinstance(decorator, ast.Call):
+            called = self.resolver.qualified(decorator.func) or ""
+            return self.decorator_name(decorator.args[0]) if called == "functools.partial" and decorator.args else called
+        return self.resolver.qualified(decorator) or ""
 
     def builtin(self, node: ast.Call, name: str, env: dict[str, Value]) -> Value:
         values = [self.eval(a, env) for a in node.args]
@@ -179,7 +198,10 @@ class Calls:
             return self.atomic_call(node, short.removeprefix("atomic_"), env)
         if name == f"{PALLAS}.ds":
             return self.ds(node, env)
-        if name in (f"{PALLAS}.multiple_of", f"{TRITON}.max_contiguous"):
+        if name == f"{PALLAS}.multiple_of":
+            return self.eval(node.args[0], env)
+        if name in UNWRAPPED and node.args:
+            self.model.unwraps.append(node)
             return self.eval(node.args[0], env)
         if name in _DOTS:
             return self.dot(node, node.args[0] if node.args else node, node.args[1] if len(node.args) > 1 else node, name, env)
@@ -208,7 +230,9 @@ class Calls:
             for a in node.args:
                 self.eval(a, env)
             return TupleValue(())
-        if name.startswith((PALLAS, TRITON)) and short not in ("approx_tanh",):
+        if name in FUNCTIONS:
+            return self.array_call(node, name, short, env)
+        if name.startswith((PALLAS, TRITON)):
             for a in node.args:
                 self.eval(a, env)
             self.find("B110", node, f"{short} has no rewrite yet")
@@ -255,9 +279,9 @@ class Calls:
             return self.expand_dims(node, env)
         if short == "astype":
             return self.eval(node.args[0], env)
-        args = [self.eval(a, env) for a in node.args]
-        for k in node.keywords:
-            self.eval(k.value, env)
+        named = [(k.value, self.eval(k.value, env)) for k in node.keywords]
+        operands = [*((a, self.eval(a, env)) for a in node.args), *(o for o in named if isinstance(o[1], Array))]
+        args = [value for _, value in operands]
         if name in ("jax.lax.axis_index", "jax.lax.axis_size"):
             return Scalar()
         if short in ("float32", "float16", "bfloat16", "int32", "int64", "uint32", "bool_", "int8"):
@@ -273,6 +297,9 @@ class Calls:
             self.model.square_roots.append(SquareRoot(node, node, "plain"))
         elif args and any(isinstance(a, Scalar) and not a.static for a in args):
             self.model.calls.append((node, name))
+        elif args and all(isinstance(a, Scalar) for a in args) and (replacement(name) or obstacle(name)):
+            self.find("B120", node, f"{ast.unparse(node)[:60]}: numbers go through Mosaic GPU as well, which has no rule for it",
+                      "use the function of Python's math module")
         if short in ("transpose", "reshape", "concatenate", "stack", "split", "cumsum", "cumprod", "cummax",
                      "take", "sort", "flip", "roll", "squeeze", "ravel", "swapaxes", "dynamic_slice"):
             if not any(c[0] is node for c in self.model.calls):
@@ -285,7 +312,7 @@ class Calls:
                     return self.transpose(node, value)
             self.find("B105", node, f"{short} of register arrays")
             return Unknown(short)
-        result = self.elementwise(node, list(zip(node.args, args)))
+        result = self.elementwise(node, operands)
         if isinstance(result, Array):
             mask = None
             if short == "logical_and":

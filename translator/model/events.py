@@ -125,7 +125,12 @@ class Finding:
 
 @dataclasses.dataclass(eq=False)
 class KernelModel:
-    """Events in the order of evaluation, and the names known at the kernel's top level."""
+    """Events in the order of evaluation, and the names known at the kernel's top level.
+
+    calls: library functions, methods (``.T``) and operators (``operator.pow``) on arrays and traced numbers.
+    unwraps: calls that stand for their first argument.
+    wrapped: names of decorated functions where they are called, and below how many decorators the function is.
+    """
 
     kernel: FunctionNode
     refs: list[RefValue]
@@ -138,6 +143,8 @@ class KernelModel:
     dots: list[Dot] = dataclasses.field(default_factory=list)
     loops: list[Loop] = dataclasses.field(default_factory=list)
     calls: list[tuple[ast.AST, str]] = dataclasses.field(default_factory=list)
+    unwraps: list[ast.Call] = dataclasses.field(default_factory=list)
+    wrapped: list[tuple[ast.Name, int]] = dataclasses.field(default_factory=list)
     findings: list[Finding] = dataclasses.field(default_factory=list)
     values: dict[ast.AST, Value] = dataclasses.field(default_factory=dict)
     tiles: list[Tile] = dataclasses.field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 
+from ..replacements import PRIMITIVES
 from ..values import (
     UNKNOWN_FACTOR,
     Array,
@@ -44,16 +45,17 @@ class Operators:
     ) -> Value:
         if isinstance(op, ast.Div):
             self.division(node, left, right)
+        if isinstance(op, ast.Pow):
+            self.power(node, a, b, right)
         if isinstance(a, Scalar) and isinstance(b, Scalar):
             return self.scalar_binary(node, op, a, b)
         if isinstance(a, TupleValue) and isinstance(b, TupleValue) and isinstance(op, ast.Add):
             return TupleValue(a.items + b.items)
         if isinstance(a, (RefValue, ViewValue)) or isinstance(b, (RefValue, ViewValue)):
             return Unknown("arithmetic on a ref")
-        if isinstance(op, ast.Pow):
-            self.power(node, a, b, right)
         if isinstance(op, (ast.FloorDiv, ast.Mod)) and any(isinstance(v, Array) and v.kind == "float" for v in (a, b)):
-            self.find("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {'floor' if isinstance(op, ast.FloorDiv) else 'rem'} of floats")
+            rem = PRIMITIVES["rem"]
+            self.find("B120", node, f"{ast.unparse(node)[:60]}: {rem.reason}", rem.advice)
         result = self.elementwise(node, [(left, a), (right, b)])
         if not isinstance(result, Array):
             return result
@@ -111,8 +113,8 @@ class Operators:
         integer = isinstance(exponent, ast.Constant) and isinstance(exponent.value, int)
         if isinstance(exponent, ast.UnaryOp) and isinstance(exponent.operand, ast.Constant):
             integer = isinstance(exponent.operand.value, int)
-        if isinstance(a, Array) or isinstance(b, Array):
-            self.model.calls.append((node, "integer_pow" if integer else "pow"))
+        if any(isinstance(v, Array) or isinstance(v, Scalar) and not v.static for v in (a, b)):
+            self.model.calls.append((node, "jax.lax.integer_pow" if integer else "operator.pow"))
 
     def compare(self, node: ast.Compare, env: dict[str, Value]) -> Value:
         values = [self.eval(v, env) for v in (node.left, *node.comparators)]

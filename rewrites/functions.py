@@ -1,0 +1,77 @@
+"""Calls support functions in place of functions that Mosaic GPU does not lower.
+
+Why: `jnp.floor`, `jnp.log1p`, `x ** y`, `jax.nn.softplus` and others come down to primitives that
+have a rule on the Triton backend and none on Mosaic GPU. What takes their place is a support
+function: a short formula of operations that have a rule, in float32 and rounded to the dtype of
+the original, as the Triton backend computes them. Special values (0, -0, infinities, nan,
+subnormal numbers) come out as jnp has them; `golden/results/accuracy-*.json` has the errors.
+
+Which function becomes which is measured, not listed: `translator/replacements.py`. A function that
+is a composition of such primitives, is passed around by name, or gets keywords that the support
+function does not take stays on Triton.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..translator import actions
+from .engine import Example, Rule
+
+_KERNEL = '''
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+
+def bend(x_ref, p_ref, o_ref):
+    here = pl.ds(pl.program_id(0) * 256, 256)
+    x = x_ref[here]
+    o_ref[here] = EXPRESSION
+
+
+def run(x, p):
+    return pl.pallas_call(
+        bend, grid=(x.shape[0] // 256,), out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        compiler_params=plgpu.CompilerParams(num_warps=4),
+    )(x, p)
+'''
+
+
+class Functions(Rule):
+    code = "MG402"
+    name = "functions"
+    title = "Functions without a rule become support functions"
+    nodes = {actions.CallSupport: (cst.Call, cst.BinaryOperation)}
+    EXAMPLES = (
+        Example(_KERNEL.replace("EXPRESSION", "jnp.log1p(x) + jnp.floor(x)"), '''
+    _store(o_ref, here, _log1p(x) + _floor(x), layout=layout, vec=vec)
+'''),
+        Example(_KERNEL.replace("EXPRESSION", "abs(x) ** (x + p_ref[here])"), '''
+        o_ref, here, _pow(abs(x), x + _load(p_ref, here, layout=layout, vec=vec)),
+'''),
+        Example(_KERNEL.replace("EXPRESSION", "jax.nn.elu(x, alpha=0.5)"), '''
+    _store(o_ref, here, _elu(x, alpha=0.5), layout=layout, vec=vec)
+'''),
+    )
+
+    def rewrite(self, action: actions.CallSupport, node: cst.CSTNode) -> cst.BaseExpression:
+        function = cst.Name(action.function)
+        if isinstance(node, cst.BinaryOperation):
+            operands = [cst.Arg(_bare(node.left)), cst.Arg(_bare(node.right))]
+            return cst.Call(function, operands, lpar=node.lpar, rpar=node.rpar)
+        assert isinstance(node, cst.Call)
+        if not action.method:
+            return node.with_changes(func=function)
+        assert isinstance(node.func, cst.Attribute)
+        return node.with_changes(func=function, args=[cst.Arg(_bare(node.func.value)), *node.args])
+
+
+def _bare(node: cst.BaseExpression) -> cst.BaseExpression:
+    """An operand without the parentheses that precedence asked for; those over several lines may hold comments."""
+    if len(node.lpar) != 1 or isinstance(node.lpar[0].whitespace_after, cst.ParenthesizedWhitespace):
+        return node
+    if isinstance(node.rpar[0].whitespace_before, cst.ParenthesizedWhitespace):
+        return node
+    return node.with_changes(lpar=(), rpar=())
