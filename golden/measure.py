@@ -31,15 +31,15 @@ def check(subject: Subject, target: str, options: dict[str, Any]) -> tuple[str, 
     """``data``: ``errors`` per pair, ``poisoned_runs``, and, if timed, ``us`` and ``rates`` per implementation."""
     matching_device(target)
     lock = options.get("lock")
-    with _gpu(lock, alone=False):
+    with holding_gpu(lock, alone=False):
         call = make_call(subject)
     data: dict[str, Any] = {"poisoned_runs": REPEATS, "errors": {}}
     functions = _compiled(call, data)
-    with _gpu(lock, alone=False):
+    with holding_gpu(lock, alone=False):
         _errors(call, functions, subject, data)
     faults = [entry["fault"] for pair, entry in data["errors"].items() if pair.startswith("port") and entry["fault"]]
     if options["timed"]:
-        with _gpu(lock, alone=True):
+        with holding_gpu(lock, alone=True):
             _times(call, functions | _peers(call), data, options["iterations"])
     if faults:
         raise Fail(faults[0], data)
@@ -47,7 +47,7 @@ def check(subject: Subject, target: str, options: dict[str, Any]) -> tuple[str, 
 
 
 @contextlib.contextmanager
-def _gpu(lock: str | None, alone: bool) -> Iterator[None]:
+def holding_gpu(lock: str | None, alone: bool) -> Iterator[None]:
     """Inside, nobody else uses the GPU (``alone``), or nobody is timed on it."""
     if lock is None:
         yield
