@@ -6,10 +6,12 @@ for the one before, so that the tensor core stays busy) and gives the stage back
 per SM walks over the programs, so that copies run ahead into the next program.
 
 Accumulates in float32. Operands must be float16 or bfloat16, tiles a multiple of 64 rows and of 8
-columns; the emitted code checks this when it is traced.
+columns; the emitted code checks this when it is traced. float32 operands are rounded to TF32 where the
+source's precision lets Triton do that too (anything below HIGHEST) and both are contracted along their
+last dimension (`a @ b.T`), which is all that wgmma reads; elsewhere they raise a ValueError.
 
 Does not cover: operands computed in registers, products in several loops, accumulators that are
-rescaled (attention), fewer than 64 rows, float32 and 8-bit operands. Such kernels stay on Triton.
+rescaled (attention), fewer than 64 rows, IEEE float32 and 8-bit operands. Such kernels stay on Triton.
 """
 
 from __future__ import annotations

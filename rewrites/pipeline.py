@@ -186,7 +186,8 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     add(1, f"blocks = [{', '.join(blocks)}]")
     minor = dict.fromkeys(_minor(at, data) for at in range(len(plan.operands)))
     first = data.blocks[0][1]
-    add(1, f"swizzle = tile.swizzle({first}.dtype, {', '.join(minor)})")
+    tf32 = ", tf32=True" if plan.tf32 else ""
+    add(1, f"swizzle = tile.swizzle({first}.dtype, {', '.join(minor)}{tf32})")
     add(1, f"stages = _stages({data.num_stages}, tile, *blocks)")
     out = "out_type"
     if plan.masked:

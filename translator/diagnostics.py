@@ -86,6 +86,8 @@ _ALL: tuple[Code, ...] = (
     Code("B130", "matrix product not planned",
          "The matrix product is not of a form that this version pipelines; the reason says what is missing."),
     Code("B132", "tile that the target cannot take", "The output tile of a matrix product does not fit the target's matrix unit, registers or tensor memory. Block sizes belong to your code."),
+    Code("B133", "float32 product without an instruction",
+         "Matrix units multiply float32 operands only as TF32, with 10 bits of mantissa: not at precision HIGHEST, on Hopper only if both operands are contracted along their last dimension, and not with the tcgen05_mma of these JAX versions."),
     Code("B131", "dtype not covered", "The recorded call used a dtype that this version does not port."),
     Code("C201", "kernel not found", "The kernel behind the call must be a function of the same file."),
     Code("C202", "grid or specs not readable", "Block shapes and index maps become views; they must be readable beside the call."),

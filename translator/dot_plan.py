@@ -57,6 +57,7 @@ class DotPlan:
     epilogue: first statement after the loop.
     bounds: (ref, dimension, bound) of the masks that the copy engine stands in for.
     statics: parameters of the kernel that are no refs though they may be passed by position.
+    tf32: float32 operands may be multiplied as TF32: the target can, and the source allows it.
     """
 
     name: str
@@ -78,6 +79,7 @@ class DotPlan:
     masked: bool
     bounds: tuple[tuple[str, int, str], ...] = ()
     statics: frozenset[str] = frozenset()
+    tf32: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

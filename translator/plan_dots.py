@@ -28,6 +28,8 @@ from .model.events import Access, Dot, KernelModel, Loop
 from .kernel_shapes import names_in, shape_of
 from .names import MOSAIC, PALLAS, TRITON, Resolver, walk
 from .plan_dot_launch import known_tiles, plan_launch, unused_partial
+from .precision import need_of
+from .recorded import HALF, recorded_dtypes
 from .tile_limits import tile_problem
 from .values import Array, Index
 
@@ -38,6 +40,12 @@ _KERNEL_NAMES = {"ring", "products", "end", "step_index", "chunk", "part", "tile
 
 def plan_dots(group, names, modules, emission) -> None:
     """Plans a kernel group with products; blocks the group where the form is not covered."""
+    for dot in group.model.dots:
+        if need_of(dot, group.resolver) == "ieee" and not _recorded_as_half(group, dot):
+            group.block("B133", dot.node, "a product of float32 operands at a precision that TF32 does not reach",
+                        "ask for precision HIGH or less; if the operands are float16 or bfloat16, leave precision out")
+    if not group.portable:
+        return
     try:
         planner = _Planner(group)
         plan = planner.plan()
@@ -51,6 +59,10 @@ def plan_dots(group, names, modules, emission) -> None:
             if problem:
                 group.block("B132", group.model.dots[0].node, problem, "choose another block size")
                 return
+    for dot in group.model.dots:
+        if "float32" in recorded_dtypes(group.found, dot) and not plan.tf32:
+            group.block("B133", dot.node, *_no_tf32(group))
+            return
     add = emission.actions.append
     pipeline = act.PipelineSm90 if group.target == "sm90" else act.PipelineSm100
     if group.target == "sm100" and planner.loop is not None and not planner.loop.static_bounds:
@@ -69,13 +81,30 @@ def plan_dots(group, names, modules, emission) -> None:
     for module in ("jax", "jax.numpy", "jax.lax", PALLAS, MOSAIC):
         modules.name(module)
     group.notes += planner.notes
-    group.block("N205", group.model.dots[0].node, "products accumulate in float32; float16 and bfloat16 operands only")
+    operands = "float32 operands are rounded to TF32 (10 bits), as the source's precision allows" if plan.tf32 else (
+        "float16 and bfloat16 operands only")
+    group.block("N205", group.model.dots[0].node, f"products accumulate in float32; {operands}")
     emission.support |= {"_Ring", "_persistent", "_stages", "_num_sms"}
     emission.support |= {"_WgmmaTile"} if group.target == "sm90" else {"_Tcgen05Tile"}
     modules.name("math")
     if plan.masked:
         emission.support |= {"_tma_fit", "_tma_shape", "_whole"}
     group.emit_square_roots(modules, add, emission)
+
+
+def _recorded_as_half(group, dot: Dot) -> bool:
+    dtypes = recorded_dtypes(group.found, dot)
+    return bool(dtypes) and dtypes <= HALF
+
+
+def _no_tf32(group) -> tuple[str, str]:
+    """Why float32 operands cannot be multiplied as TF32, and what to do."""
+    if group.target == "sm100":
+        return "a product of float32 operands: JAX's tcgen05_mma takes neither float32 nor TF32", ""
+    return (
+        "a product of float32 operands that are not contracted along their last dimension, which wgmma cannot read",
+        "pass the array transposed, so that the kernel computes a @ b.T",
+    )
 
 
 class _Planner:
@@ -166,7 +195,14 @@ class _Planner:
             masked=self.masked or self.loop is None,
             bounds=tuple(dict.fromkeys(self.bounds)),
             statics=frozenset(self.group.sites[0].bound),
+            tf32=self._tf32(products),
         )
+
+    def _tf32(self, products: list[Product]) -> bool:
+        """Whether wgmma multiplies float32 operands as the source means it: it reads them only in rows
+        of the contracted dimension."""
+        rows = all(not p.left_transposed and p.right_transposed for p in products)
+        return self.group.target == "sm90" and rows and all(need_of(d, self.resolver) == "tf32" for d in self.model.dots)
 
     def _inside(self, node: ast.AST, ancestor: ast.AST) -> bool:
         while node is not None:
@@ -652,7 +688,7 @@ class _Planner:
         else:
             self.notes[-1] += "a compute warpgroup for each 128 rows (248 or 232 registers)"
             self.notes.append(f"TMEM columns: {count} * {cols} * warpgroups of 512")
-        self.notes.append(f"stages: up to twice num_stages, as many as fit 226 KB: 2 bytes * ({blocks}) each, beside the epilogue's chunks")
+        self.notes.append(f"stages: up to twice num_stages, as many as fit 226 KB: bytes of an element * ({blocks}) each, beside the epilogue's chunks")
         if self.masked:
             self.notes.append("bounds masks: the copy engine reads zeros past the ends and drops stores there")
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .model.events import KernelModel
+from .model.events import Dot, KernelModel
 from .sites import CallSite
 
 if TYPE_CHECKING:
     from .facts import Facts, OperandFact, SiteFacts
 
-_HALF = ("float16", "bfloat16")
+HALF = {"float16", "bfloat16"}
 _WIDE = ("float64", "int64", "uint64", "complex64", "complex128")
 
 Problem = tuple[str, ast.AST, str, str]
@@ -53,10 +53,18 @@ def recorded_problems(found: tuple[SiteFacts, ...], site: CallSite, model: Kerne
             if operand.array.dtype in _WIDE:
                 name = model.refs[i].name if i < len(model.refs) else f"operand {i}"
                 problems.append(("B131", site.call, f"{name} is {operand.array.dtype}", "Mosaic GPU ports take up to 32 bits"))
-        for dot in model.dots:
-            place = (dot.node.lineno, dot.node.col_offset, dot.node.end_lineno or 0, dot.node.end_col_offset or 0)
-            for equation in facts.equations_at(*place):
-                wrong = [a.dtype for a in equation.in_avals if a.dtype not in _HALF]
-                if equation.primitive == "dot_general" and wrong:
-                    problems.append(("B131", dot.node, f"a product of {wrong[0]} operands", "float16 and bfloat16 only"))
+        for dot in model.dots:  # plan_dots.py decides on float32
+            for dtype in sorted(_operand_dtypes(facts, dot) - HALF - {"float32"}):
+                problems.append(("B131", dot.node, f"a product of {dtype} operands", "float16 and bfloat16 only"))
     return list(dict.fromkeys(problems))
+
+
+def recorded_dtypes(found: dict[int, tuple[SiteFacts, ...]], dot: Dot) -> set[str]:
+    """The dtypes that a product's operands had in any recording of any call."""
+    return {dtype for recordings in found.values() for facts in recordings for dtype in _operand_dtypes(facts, dot)}
+
+
+def _operand_dtypes(facts: SiteFacts, dot: Dot) -> set[str]:
+    node = dot.node
+    equations = facts.equations_at(node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
+    return {a.dtype for e in equations if e.primitive == "dot_general" for a in e.in_avals}
