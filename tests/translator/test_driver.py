@@ -138,6 +138,7 @@ CASES = [
     pytest.param("B123", module(body("x = «x_ref[pl.ds(0, 4), pl.ds(0, 4), pl.ds(0, 16)]»", "o_ref[pl.ds(0, 4), pl.ds(0, 4), pl.ds(0, 16)] = x")), id="B123"),
     pytest.param("B130", module(body("x = jnp.dot(«2 * x_ref[pl.ds(0, 64), pl.ds(0, 64)]», x_ref[pl.ds(0, 64), pl.ds(0, 64)])", "o_ref[pl.ds(0, 64), pl.ds(0, 64)] = x")), id="B130"),
     pytest.param("B132", module(body("x = «jnp.dot(x_ref[pl.ds(0, 48), pl.ds(0, 64)], x_ref[pl.ds(0, 64), pl.ds(0, 64)])»", "o_ref[pl.ds(0, 48), pl.ds(0, 64)] = x")), id="B132"),
+    pytest.param("B133", module(body("x = «jnp.dot(x_ref[pl.ds(0, 64), pl.ds(0, 64)], x_ref[pl.ds(0, 64), pl.ds(0, 64)], precision='highest')»", "o_ref[pl.ds(0, 64), pl.ds(0, 64)] = x")), id="B133"),
     pytest.param("C201", f"{IMPORTS}\n\ndef run(kernel, x):\n    return «pl.pallas_call({CALL})»(x)\n", id="C201"),
     pytest.param("C202", module(COPY, CALL + ", in_specs=«[spec] * len(x)»"), id="C202-specs"),
     pytest.param("C202", module(COPY, CALL.replace("grid=(4,)", "grid=«make(x)»")), id="C202-grid"),
