@@ -159,8 +159,18 @@ class _WgmmaTile:
   def empty_barrier(self, stages):
     return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
 
-  def swizzle(self, dtype, *minor):
-    return _swizzle(dtype.itemsize, 64, *minor)
+  def swizzle(self, dtype, *minor, tf32=False):
+    """Columns of one swizzled SMEM tile; `tf32`: float32 operands may be rounded to TF32."""
+    if dtype != jnp.float32:
+      return _swizzle(dtype.itemsize, 64, *minor)
+    if not tf32 or jax.config.jax_default_matmul_precision not in (None, "default", "high", "tensorfloat32"):
+      raise ValueError(
+          "wgmma multiplies float32 only as TF32, so below precision HIGHEST, and only tiles that are"
+          " contracted along their last dimension, as in a @ b.T: transpose the array before the call"
+      )
+    if (columns := math.gcd(32, *minor)) < 8:
+      raise ValueError(f"blocks with minor extents {minor} are not multiples of 8")
+    return columns
 
   def _out_shape(self):
     chunks = self.shape[0] // 64 * (self.shape[1] // self.width)
