@@ -109,6 +109,23 @@ def _window(ref, index):
   return getattr(ref, "ref", ref), starts, tiles, shape
 
 
+def _memory_type(ref):
+  """Type of an element in memory: a bool is a byte."""
+  element = ir.MemRefType(ref.type).element_type
+  return ir.IntegerType.get_signless(8) if mgpu_utils.bitwidth(element) == 1 else element
+
+
+def _as_type(piece, element):
+  """A short vector of bools as one of bytes, or of bytes as bools."""
+  kind = ir.VectorType.get(ir.VectorType(piece.type).shape, element)
+  if piece.type == kind:
+    return piece
+  if mgpu_utils.bitwidth(element) == 8:
+    return arith.extui(kind, piece)
+  zero = vector.broadcast(piece.type, mgpu_utils.c(0, ir.VectorType(piece.type).element_type))
+  return arith.cmpi(arith.CmpIPredicate.ne, piece, zero)
+
+
 def _element(base, strides, starts):
   """Pointer to the element at `starts`, computed in 64 bits."""
   i64 = ir.IntegerType.get_signless(64)
@@ -117,7 +134,7 @@ def _element(base, strides, starts):
   for start, stride in zip(starts, strides):
     start = arith.extsi(i64, start.registers.item())
     offset = arith.addi(offset, arith.muli(start, arith.constant(i64, stride)))
-  return mgpu_utils.getelementptr(pointer, [offset], ir.MemRefType(base.type).element_type)
+  return mgpu_utils.getelementptr(pointer, [offset], _memory_type(base))
 
 
 def _offsets(whole, shape, layout, tiles, strides):
@@ -157,8 +174,6 @@ def _words(piece):
 def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other=0):
   """One predicated load (`value` None) or store per `vec` elements of every register."""
   base, starts, tile, shape = _window(ref, index)
-  if base.dtype == jnp.bool_:
-    raise ValueError("bool arrays cannot be loaded or stored: pass them as int8")
   varying = [d for d, t in enumerate(tile) if t is not None]
   if not tile or tile[-1] is None:
     vec = 1  # the last dimension of the array is one index: neighbours are a row apart
@@ -182,7 +197,7 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
     stored = args.pop() if values else None
     predicate = args.pop() if masks else None
     strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
-    element = ir.MemRefType(base_ref.type).element_type
+    element = _memory_type(base_ref)
     pointer = _element(base_ref, strides, first)
     offsets = _offsets(base.shape, shape, layout, dict(zip(varying, args)), strides)
     size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
@@ -197,11 +212,12 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
         address = mgpu_utils.getelementptr(pointer, [_first(piece)], element)
         guard = _first(next(guards)) if guards else always
         if parts:
-          _store_words(address, guard, next(parts), hint)
+          _store_words(address, guard, _as_type(next(parts), element), hint)
         else:
           loaded.append(_load_words(address, guard, n, element, other, hint))
       if loaded:
-        results[at] = mgpu_utils.vector_concat(loaded) if len(loaded) > 1 else loaded[0]
+        whole = mgpu_utils.vector_concat(loaded) if len(loaded) > 1 else loaded[0]
+        results[at] = _as_type(whole, ir.MemRefType(base_ref.type).element_type)
     if values:
       mgpu_utils.warpgroup_barrier()
       return None
