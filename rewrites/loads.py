@@ -65,6 +65,7 @@ class Loads(Rule):
         ref, index, rest = access(node)
         if action.scalar and not action.masked:
             return element(ref, index).with_changes(lpar=getattr(node, "lpar", ()), rpar=getattr(node, "rpar", ()))
+        index = without_unit(index, action.unit)
         rest = [a for a in rest if a.keyword is None or a.keyword.value not in ("cache_modifier", "volatile")]
         return call("_load", node, [ref, index], rest, action.layout, action.vec)
 
@@ -88,6 +89,19 @@ def access(node: cst.CSTNode, values: int = 0) -> tuple[cst.BaseExpression, cst.
     if isinstance(ref, cst.Attribute) and ref.attr.value == "at":
         ref = ref.value
     return ref, _index(node), rest
+
+
+def without_unit(index: cst.BaseExpression, unit: int | None) -> cst.BaseExpression:
+    """``index`` with a number for dimension ``unit``: the start of its ``pl.ds``, or 0."""
+    if unit is None:
+        return index
+    parts = [e.value for e in index.elements] if isinstance(index, cst.Tuple) else [index]
+    parts = [p for p in parts if not isinstance(p, cst.Ellipsis)]
+    parts += [expression("slice(None)")] * (unit + 1 - len(parts))
+    part = parts[unit]
+    whole = not isinstance(part, cst.Call) or isinstance(part.func, cst.Name) and part.func.value == "slice"
+    parts[unit] = cst.Integer("0") if whole else part.args[0].value  # type: ignore[union-attr]
+    return cst.Tuple([cst.Element(p) for p in parts])
 
 
 def _index_apart(rest: list[cst.Arg], values: int) -> cst.Arg | None:

@@ -4,7 +4,9 @@ Why: at Warpgroup semantics nothing can be computed on an (M, 1) or (1, N) array
 with `keepdims=True` never lowers. The port reduces without `keepdims`, leaves `[:, None]` out where
 arithmetic on the thin array follows, and adds it where the array is broadcast against a tile.
 
-Does not cover: thin arrays that are stored, reduced again or reshaped.
+Blocks of extent 1 along one axis, `(M, 1)` beside tiles, are loaded and stored at rank 1 as well (MG201, MG202).
+
+Does not cover: thin arrays that are stored by index vectors, reduced again or reshaped.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import libcst as cst
 
 from ..translator import actions
 from .engine import Example, Rule
-from .loads import MASKED, access, call, element
+from .loads import MASKED, access, call, element, without_unit
 
 
 class Stores(Rule):
@@ -33,6 +33,7 @@ class Stores(Rule):
         if action.statement:
             assert isinstance(node, cst.Assign)
             ref, index, _ = access(node.targets[0].target)
+            index = without_unit(index, action.unit)
             value = node.value
             if isinstance(value, cst.Tuple) and not value.lpar:
                 value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -41,4 +42,4 @@ class Stores(Rule):
         value, rest = rest[0].value, rest[1:]
         if action.scalar and not action.masked:
             return cst.Assign([cst.AssignTarget(element(ref, index))], value)
-        return call("_store", node, [ref, index, value], rest, action.layout, action.vec)
+        return call("_store", node, [ref, without_unit(index, action.unit), value], rest, action.layout, action.vec)

@@ -45,12 +45,14 @@ class Load(Action):
     """A vector load into ``layout``; ``vec`` is the name of the proven vector width, or "".
 
     scalar: one element is loaded; it becomes a plain subscript, or keeps its ``masked`` call.
+    unit: the dimension of extent 1 that is indexed by a number instead.
     """
 
     layout: str
     vec: str
     scalar: bool = False
     masked: bool = False
+    unit: int | None = None
     rule = "MG201"
 
 
@@ -63,6 +65,7 @@ class Store(Action):
     statement: bool
     scalar: bool = False
     masked: bool = False
+    unit: int | None = None
     rule = "MG202"
 
 

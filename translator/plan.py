@@ -433,7 +433,7 @@ class _Group:
         vec = layouts.vec_name if access in layouts.vectors else ""
         if access.kind == "load":
             emission.support.add("_load")
-            add(act.Load(self.span(access.node), layout, vec))
+            add(act.Load(self.span(access.node), layout, vec, unit=access.unit))
         elif access.kind == "atomic":
             emission.support.add("_atomic")
             add(act.Atomic(self.span(access.node), access.operation, layout, access.fetched, self._waits()))
@@ -441,7 +441,7 @@ class _Group:
             emission.support.add("_store")
             statement = access.statement is not None
             node = access.statement if statement else access.node
-            add(act.Store(self.span(node), layout, vec, statement))
+            add(act.Store(self.span(node), layout, vec, statement, unit=access.unit))
 
     def _emit_element(self, access, add, emission: Emission) -> None:
         """One element: a plain subscript, unless a mask or an atomic needs support code."""

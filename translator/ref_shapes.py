@@ -52,7 +52,29 @@ def ref_dims(
         i: tuple(f"{names[i]}.shape[{d}]" for d in range(rank))
         for i, rank in ranks.items() if i < len(names) and rank != _SEVERAL
     }
+    if inputs is not None and not first.dots:
+        for i, unit in _thin_refs(sites, inputs, resolver).items():
+            dims[i] = tuple("1" if d == unit else text for d, text in enumerate(dims.get(i, ())))
     return dims, inputs
+
+
+def _thin_refs(sites: list[CallSite], inputs: int, resolver: Resolver) -> dict[int, int]:
+    """{position of a ref whose blocks are thin: the dimension of extent 1}.
+
+    Columns, ``(n, 1)``, are thin; rows, ``(1, n)``, where other blocks are taller: else a row is a tile.
+    """
+    shapes: dict[int, set[tuple[bool, ...]]] = {}
+    for site in sites:
+        for first, specs in ((0, site.in_specs or ()), (inputs, site.out_specs or ())):
+            for i, spec in enumerate(specs):
+                blocks = [resolver.value(b) for b in spec.block_shape or () if b is not None]
+                unit = tuple(isinstance(b, ast.Constant) and b.value == 1 for b in blocks)
+                shapes.setdefault(first + i, set()).add(unit)
+    alike = {i: next(iter(units)) for i, units in shapes.items() if len(units) == 1}
+    thin = {i: 1 for i, unit in alike.items() if unit == (False, True)}
+    if any(len(unit) == 2 and not unit[0] for unit in alike.values()):
+        thin |= {i: 0 for i, unit in alike.items() if unit == (True, False)}
+    return thin
 
 
 _SEVERAL = -1  # the calls of a kernel disagree on the rank

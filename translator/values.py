@@ -82,6 +82,11 @@ class RefValue(Value):
     dims: tuple[str, ...] | None
     output: bool = False
 
+    def extent(self, dimension: int) -> str:
+        """The text of one extent: "1" where blocks are known to be thin."""
+        known = self.dims is not None and dimension < len(self.dims)
+        return self.dims[dimension] if known else f"{self.name}.shape[{dimension}]"  # type: ignore[index]
+
 
 @dataclasses.dataclass(frozen=True)
 class ViewValue(Value):

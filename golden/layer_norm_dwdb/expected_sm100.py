@@ -23,6 +23,8 @@ def _blocked(shape, vec=1):
   warps along rows first, so that a row reduction needs as few warps as possible."""
   if len(shape) > 2 or any(n & (n - 1) or not n for n in shape):
     raise ValueError(f"a tile of shape {shape} needs rank 1 or 2 and power-of-two extents")
+  if shape == (1,):
+    return None  # a number, which every thread holds
   *rows, cols = shape
   rows = math.prod(rows)
   vec = min(vec, cols, max(1, rows * cols // 128))
@@ -108,6 +110,23 @@ def _window(ref, index):
   return getattr(ref, "ref", ref), starts, tiles, shape
 
 
+def _memory_type(ref):
+  """Type of an element in memory: a bool is a byte."""
+  element = ir.MemRefType(ref.type).element_type
+  return ir.IntegerType.get_signless(8) if mgpu_utils.bitwidth(element) == 1 else element
+
+
+def _as_type(piece, element):
+  """A short vector of bools as one of bytes, or of bytes as bools."""
+  kind = ir.VectorType.get(ir.VectorType(piece.type).shape, element)
+  if piece.type == kind:
+    return piece
+  if mgpu_utils.bitwidth(element) == 8:
+    return arith.extui(kind, piece)
+  zero = vector.broadcast(piece.type, mgpu_utils.c(0, ir.VectorType(piece.type).element_type))
+  return arith.cmpi(arith.CmpIPredicate.ne, piece, zero)
+
+
 def _element(base, strides, starts):
   """Pointer to the element at `starts`, computed in 64 bits."""
   i64 = ir.IntegerType.get_signless(64)
@@ -116,7 +135,7 @@ def _element(base, strides, starts):
   for start, stride in zip(starts, strides):
     start = arith.extsi(i64, start.registers.item())
     offset = arith.addi(offset, arith.muli(start, arith.constant(i64, stride)))
-  return mgpu_utils.getelementptr(pointer, [offset], ir.MemRefType(base.type).element_type)
+  return mgpu_utils.getelementptr(pointer, [offset], _memory_type(base))
 
 
 def _offsets(whole, shape, layout, tiles, strides):
@@ -156,8 +175,6 @@ def _words(piece):
 def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other=0):
   """One predicated load (`value` None) or store per `vec` elements of every register."""
   base, starts, tile, shape = _window(ref, index)
-  if base.dtype == jnp.bool_:
-    raise ValueError("bool arrays cannot be loaded or stored: pass them as int8")
   varying = [d for d, t in enumerate(tile) if t is not None]
   if not tile or tile[-1] is None:
     vec = 1  # the last dimension of the array is one index: neighbours are a row apart
@@ -181,7 +198,7 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
     stored = args.pop() if values else None
     predicate = args.pop() if masks else None
     strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
-    element = ir.MemRefType(base_ref.type).element_type
+    element = _memory_type(base_ref)
     pointer = _element(base_ref, strides, first)
     offsets = _offsets(base.shape, shape, layout, dict(zip(varying, args)), strides)
     size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
@@ -196,11 +213,12 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
         address = mgpu_utils.getelementptr(pointer, [_first(piece)], element)
         guard = _first(next(guards)) if guards else always
         if parts:
-          _store_words(address, guard, next(parts), hint)
+          _store_words(address, guard, _as_type(next(parts), element), hint)
         else:
           loaded.append(_load_words(address, guard, n, element, other, hint))
       if loaded:
-        results[at] = mgpu_utils.vector_concat(loaded) if len(loaded) > 1 else loaded[0]
+        whole = mgpu_utils.vector_concat(loaded) if len(loaded) > 1 else loaded[0]
+        results[at] = _as_type(whole, ir.MemRefType(base_ref.type).element_type)
     if values:
       mgpu_utils.warpgroup_barrier()
       return None
@@ -251,12 +269,18 @@ def _load(ref, index, *, layout=None, mask=None, other=0, vec=1, eviction_policy
   if not ref.shape:
     return ref[...]
   if layout is None:
-    return lax.cond(mask, lambda: ref[index], lambda: jnp.asarray(other, ref.dtype))
+    at = _numbers(ref, index)
+    return ref[at] if mask is None else lax.cond(mask, lambda: ref[at], lambda: jnp.asarray(other, ref.dtype))
   if _per_dimension(ref, index)[-1] == (1,) and hasattr(layout, "axes"):
     return _load_one(ref, index, layout, mask, other, eviction_policy)
   fill = other if isinstance(other, (int, float)) else 0
   loaded = _access(ref, index, layout, mask, vec, eviction_policy, other=fill)
   return loaded if fill is other else jnp.where(mask, loaded, other)
+
+
+def _numbers(ref, index):
+  """The index of one element: its number in each dimension."""
+  return tuple(i.start if isinstance(i, pl.Slice) else i for i in _per_dimension(ref, index)[0])
 
 
 def _load_one(ref, index, layout, mask, other, eviction_policy):
@@ -277,7 +301,8 @@ def _load_one(ref, index, layout, mask, other, eviction_policy):
 def _store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=None):
   """Stores registers into `ref[index]` where `mask` is true; `layout` and `vec` as in `_load`."""
   if layout is None:
-    pl.when(mask)(lambda: ref.__setitem__(index, jnp.asarray(value, ref.dtype)))
+    at, value = _numbers(ref, index), jnp.asarray(value, ref.dtype)
+    pl.when(True if mask is None else mask)(lambda: ref.__setitem__(at, value))
     return
   value = plgpu.layout_cast(value.astype(ref.dtype), layout)  # constants have no layout of their own
   _access(ref, index, layout, mask, vec, eviction_policy, value=value)

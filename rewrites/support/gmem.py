@@ -24,6 +24,8 @@ def _blocked(shape, vec=1):
   warps along rows first, so that a row reduction needs as few warps as possible."""
   if len(shape) > 2 or any(n & (n - 1) or not n for n in shape):
     raise ValueError(f"a tile of shape {shape} needs rank 1 or 2 and power-of-two extents")
+  if shape == (1,):
+    return None  # a number, which every thread holds
   *rows, cols = shape
   rows = math.prod(rows)
   vec = min(vec, cols, max(1, rows * cols // 128))
@@ -268,12 +270,18 @@ def _load(ref, index, *, layout=None, mask=None, other=0, vec=1, eviction_policy
   if not ref.shape:
     return ref[...]
   if layout is None:
-    return lax.cond(mask, lambda: ref[index], lambda: jnp.asarray(other, ref.dtype))
+    at = _numbers(ref, index)
+    return ref[at] if mask is None else lax.cond(mask, lambda: ref[at], lambda: jnp.asarray(other, ref.dtype))
   if _per_dimension(ref, index)[-1] == (1,) and hasattr(layout, "axes"):
     return _load_one(ref, index, layout, mask, other, eviction_policy)
   fill = other if isinstance(other, (int, float)) else 0
   loaded = _access(ref, index, layout, mask, vec, eviction_policy, other=fill)
   return loaded if fill is other else jnp.where(mask, loaded, other)
+
+
+def _numbers(ref, index):
+  """The index of one element: its number in each dimension."""
+  return tuple(i.start if isinstance(i, pl.Slice) else i for i in _per_dimension(ref, index)[0])
 
 
 def _load_one(ref, index, layout, mask, other, eviction_policy):
@@ -294,7 +302,8 @@ def _load_one(ref, index, layout, mask, other, eviction_policy):
 def _store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=None):
   """Stores registers into `ref[index]` where `mask` is true; `layout` and `vec` as in `_load`."""
   if layout is None:
-    pl.when(mask)(lambda: ref.__setitem__(index, jnp.asarray(value, ref.dtype)))
+    at, value = _numbers(ref, index), jnp.asarray(value, ref.dtype)
+    pl.when(True if mask is None else mask)(lambda: ref.__setitem__(at, value))
     return
   value = plgpu.layout_cast(value.astype(ref.dtype), layout)  # constants have no layout of their own
   _access(ref, index, layout, mask, vec, eviction_policy, value=value)

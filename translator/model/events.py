@@ -19,6 +19,7 @@ class Access:
     tile: the layout variable of the loaded or stored array; None for a scalar.
     divisors: what the vector width must divide; None if neighbouring elements are not
         consecutive in memory, so that no vector access is possible.
+    unit: the dimension of extent 1 that the port indexes by a number, so that the array has rank 1.
     operation, fetched: of an atomic, "add" and the like, and whether its result is read.
     """
 
@@ -37,6 +38,7 @@ class Access:
     other: ast.expr | None = None
     operation: str = ""
     fetched: bool = False
+    unit: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

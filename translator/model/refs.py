@@ -49,7 +49,7 @@ class Refs:
             else:  # a tuple held in a variable was evaluated where it is made
                 one = self.model.values[p] if value is not node else self.eval(p, env)
                 if isinstance(one, SliceValue) and one.full:  # ``slice(None)``
-                    one = dataclasses.replace(one, size=f"{ref.name}.shape[{i}]")
+                    one = dataclasses.replace(one, size=ref.extent(i))
                 result.append(self.one_index(p, one))
         vectors = [i for i, ix in enumerate(result) if isinstance(ix.value, Array)]
         picked = [i for i, ix in enumerate(result) if isinstance(ix.value, (Array, Scalar))]
@@ -65,7 +65,7 @@ class Refs:
 
     def slice_index(self, node: ast.Slice, ref: RefValue, i: int, env: dict[str, Value]) -> Index:
         if node.lower is None and node.upper is None and node.step is None:
-            return Index("full", (), f"{ref.name}.shape[{i}]")
+            return Index("full", (), ref.extent(i))
         lower = self.eval(node.lower, env) if node.lower is not None else Scalar(True, (), "0")
         upper = self.eval(node.upper, env) if node.upper is not None else Scalar(
             True, (f"{ref.name}.shape[{i}]",), f"{ref.name}.shape[{i}]"
@@ -102,7 +102,7 @@ class Refs:
         """(dims, tile, divisors) of an access; tile None for a scalar."""
         rest: list[Index] = []
         if ref.dims is not None:
-            rest = [Index("full", (), f"{ref.name}.shape[{i}]") for i in range(len(index), len(ref.dims))]
+            rest = [Index("full", (), ref.extent(i)) for i in range(len(index), len(ref.dims))]
         elif not index:
             tile = self.tile(None, f"{ref.name}.shape")
             return None, tile, (f"{ref.name}.shape[-1]",)
@@ -186,14 +186,38 @@ class Refs:
         if tile is None:
             self.record(Access("load", node, None, ref, index, (), None, None, mask, mask_value=mask_value, other=other_node))
             return Scalar()
+        thin = self.thin_axis(ref, dims)
+        unit = None
+        if thin is not None:
+            tile, unit = self.tile(1, tuple_text((dims[thin],))), self.unit(ref, index, thin)  # type: ignore[index]
+            self.thin_mask(mask, mask_value, thin)
         divisors = self.apply_mask(node, mask, mask_value, tile, divisors)
         if isinstance(other, Array):
             tile.unify(other.tile)
         root = tile.find()
         root.anchored = True
-        self.record(Access("load", node, None, ref, index, dims, tile, divisors, mask, eviction=eviction,
-                           mask_value=mask_value, other=other_node))
-        return Array(dims, tile)
+        self.record(Access("load", node, None, ref, index, dims, tile, divisors if thin != 0 else None, mask,
+                           eviction=eviction, mask_value=mask_value, other=other_node, unit=unit))
+        return Array(dims, tile, thin_axis=thin, axis_from_end=1 - thin if thin is not None else 0)
+
+    def thin_axis(self, ref: RefValue, dims: tuple[str, ...] | None) -> int | None:
+        """The real axis of a loaded array that has a dimension of extent 1 beside it."""
+        if dims is None or len(dims) != 2 or dims.count("1") != 1:
+            return None
+        if dims[1] == "1":
+            return 0
+        return 1 if ref.dims is not None and ref.dims[0] == "1" else None
+
+    def unit(self, ref: RefValue, index: tuple[Index, ...], thin: int) -> int:
+        """The dimension of ``ref`` that is the extent 1 of an array which varies along ``thin``."""
+        rank = len(ref.dims) if ref.dims is not None else max(2, len(index))
+        kept = [d for d in range(rank) if d >= len(index) or index[d].kind != "scalar"]
+        return kept[1 - thin]
+
+    def thin_mask(self, mask: ast.expr | None, value: Value | None, thin: int) -> None:
+        if mask is not None and isinstance(value, Array) and value.thin_axis != thin:
+            self.find("B107", mask, "a mask of another shape than the array with a dimension of extent 1",
+                      "make it from one index vector: mask[:, None]")
 
     def store(
         self, node: ast.AST, statement: ast.stmt | None, base: RefValue | ViewValue,
@@ -210,18 +234,27 @@ class Refs:
                 self.find("B106", node, "a store of an array into one element")
             self.record(Access("store", node, statement, ref, index, (), None, None, mask, value_node))
             return
+        unit = thin = None
         if isinstance(value, Array):
             if value.thin_axis is not None:
-                self.find("B107", value_node, "a store of an array with a dimension of extent 1",
-                          "store it without that dimension")
+                thin = value.thin_axis
+                if any(isinstance(ix.value, Array) for ix in index) or dims is not None and len(dims) != 2:
+                    self.find("B107", value_node, "an array with a dimension of extent 1 stored by index vectors",
+                              "store it without that dimension")
+                    return
+                unit, tile = self.unit(ref, index, thin), value.tile
+                self.thin_mask(mask, mask_value, thin)
+            elif self.thin_axis(ref, dims) is not None:
+                self.find("B107", value_node, f"an array stored into {ref.name}, whose blocks have a dimension of extent 1",
+                          "compute it with keepdims=True or add the dimension: x[:, None]")
             elif value.rank is None or dims is None or len(dims) == value.rank:
                 value.tile.unify(tile)
         elif isinstance(value, Scalar):
             self.find("B108", value_node, "a scalar stored into a whole tile", "use jnp.full")
         divisors = self.apply_mask(node, mask, mask_value, tile, divisors)
         tile.find().anchored = True
-        self.record(Access("store", node, statement, ref, index, dims, tile, divisors, mask, value_node,
-                           mask_value=mask_value))
+        self.record(Access("store", node, statement, ref, index, dims, tile, divisors if thin != 0 else None, mask,
+                           value_node, mask_value=mask_value, unit=unit))
 
     def atomic(
         self, node: ast.Call, operation: str, base: RefValue | ViewValue, index: tuple[Index, ...],

@@ -801,3 +801,971 @@ def example_atomic_tile():
 
 def reference(x, z):
     return x.reshape(4, 16, 64).sum(0)
+
+
+# -- thin_refs
+def k(x_ref, s_ref, o_ref):
+    o_ref[...] = x_ref[...] * s_ref[...]
+
+
+def run(x, s):
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((16, 64), lambda i: (i, 0)), pl.BlockSpec((16, 1), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((16, 64), lambda i: (i, 0)),
+        out_shape=x,
+        compiler_params=CP,
+    )(x, s)
+
+
+def example_thin_refs():
+    return jax.random.normal(key, (64, 64)), jax.random.normal(key, (64, 1))
+
+
+def reference(x, s):
+    return x * s
+
+
+# -- thin_store
+def k(x_ref, o_ref):
+    o_ref[...] = jnp.sum(x_ref[...], axis=1, keepdims=True)
+
+
+def run(x):
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((16, 64), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((16, 1), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((64, 1), x.dtype),
+        compiler_params=CP,
+    )(x)
+
+
+def example_thin_store():
+    return (jax.random.normal(key, (64, 64)),)
+
+
+def reference(x):
+    return x.sum(1, keepdims=True)
+
+
+# -- thin_row
+def k(x_ref, s_ref, o_ref):
+    o_ref[...] = x_ref[...] * s_ref[...]
+
+
+def run(x, s):
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((16, 64), lambda i: (i, 0)), pl.BlockSpec((1, 64), lambda i: (0, 0))],
+        out_specs=pl.BlockSpec((16, 64), lambda i: (i, 0)),
+        out_shape=x,
+        compiler_params=CP,
+    )(x, s)
+
+
+def example_thin_row():
+    return jax.random.normal(key, (64, 64)), jax.random.normal(key, (1, 64))
+
+
+def reference(x, s):
+    return x * s
+
+
+# -- thin_mixed
+def k(x_ref, s_ref, b_ref, o_ref, m_ref):
+    x = x_ref[...] * s_ref[...] + b_ref[...]
+    m = jnp.max(x, axis=-1, keepdims=True) + s_ref[...]
+    o_ref[...] = jnp.exp(x - m)
+    m_ref[...] = m
+
+
+def run(x, s, b):
+    t, c = pl.BlockSpec((16, 64), lambda i: (i, 0)), pl.BlockSpec((16, 1), lambda i: (i, 0))
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[t, c, pl.BlockSpec((1, 64), lambda i: (0, 0))],
+        out_specs=[t, c],
+        out_shape=[x, s],
+        compiler_params=CP,
+    )(x, s, b)
+
+
+def example_thin_mixed():
+    return jax.random.normal(key, (64, 64)), jax.random.normal(key, (64, 1)), jax.random.normal(key, (1, 64))
+
+
+def reference(x, s, b):
+    x = x * s + b
+    m = x.max(1, keepdims=True) + s
+    return jnp.exp(x - m), m
+
+
+# -- thin_whole
+def k(x_ref, o_ref):
+    x = x_ref[...]
+    o_ref[...] = jnp.sum(x, axis=1, keepdims=True)
+
+
+def run(x):
+    m, n = x.shape
+    return pl.pallas_call(k, out_shape=jax.ShapeDtypeStruct((m, 1), x.dtype), compiler_params=CP)(x)
+
+
+def example_thin_whole():
+    return (jax.random.normal(key, (64, 64)),)
+
+
+def reference(x):
+    return x.sum(1, keepdims=True)
+
+
+# -- thin_column_ds
+def k(x_ref, o_ref):
+    j = pl.program_id(0)
+    x = x_ref[:, pl.ds(j, 1)]
+    o_ref[...] = x * 2
+
+
+def run(x):
+    m, n = x.shape
+    return pl.pallas_call(
+        k,
+        grid=(n,),
+        in_specs=[pl.BlockSpec((m, n), lambda j: (0, 0))],
+        out_specs=pl.BlockSpec((m, 1), lambda j: (0, j)),
+        out_shape=x,
+        compiler_params=CP,
+    )(x)
+
+
+def example_thin_column_ds():
+    return (jax.random.normal(key, (64, 5)),)
+
+
+def reference(x):
+    return x * 2
+
+
+# -- thin_masked
+def k(x_ref, o_ref):
+    i = pl.program_id(0)
+    rows = i * 16 + jnp.arange(16)
+    x = plt.load(x_ref.at[pl.ds(i * 16, 16), pl.ds(0, 1)], mask=(rows < 61)[:, None], other=0.0)
+    plt.store(o_ref.at[pl.ds(i * 16, 16), :], x + 1, mask=(rows < 61)[:, None])
+
+
+def run(x):
+    m, n = x.shape
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((m, n), lambda j: (0, 0))],
+        out_specs=pl.BlockSpec((m, 1), lambda j: (0, 0)),
+        out_shape=x,
+        compiler_params=CP,
+    )(x)
+
+
+def example_thin_masked():
+    return (jax.random.normal(key, (61, 1)),)
+
+
+def reference(x):
+    return x + 1
+
+
+# -- one_row_block
+def k(x_ref, o_ref):
+    x = x_ref[...]
+    o_ref[...] = x / jnp.sum(x, axis=1, keepdims=True)
+
+
+def run(x):
+    b = pl.BlockSpec((1, 64), lambda i: (i, 0))
+    return pl.pallas_call(k, grid=(x.shape[0],), in_specs=[b], out_specs=b, out_shape=x, compiler_params=CP)(x)
+
+
+def example_one_row_block():
+    return (jax.random.uniform(key, (6, 64)),)
+
+
+def reference(x):
+    return x / x.sum(1, keepdims=True)
+
+
+# -- one_element
+def k(x_ref, s_ref, o_ref):
+    i = pl.program_id(0)
+    a = x_ref[pl.ds(i, 1)] * 2
+    o_ref[...] = a + s_ref[0]
+
+
+def run(x, s):
+    return pl.pallas_call(
+        k,
+        grid=(5,),
+        in_specs=[pl.BlockSpec((5,), lambda i: (0,)), pl.BlockSpec((1,), lambda i: (0,))],
+        out_specs=pl.BlockSpec((1,), lambda i: (i,)),
+        out_shape=x,
+        compiler_params=CP,
+    )(x, s)
+
+
+def example_one_element():
+    return jax.random.normal(key, (5,)), jax.random.normal(key, (1,))
+
+
+def reference(x, s):
+    return x * 2 + s
+
+
+# -- tiny_1
+def k(x_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2 + 1
+
+
+def run(x):
+    return pl.pallas_call(k, out_shape=x, compiler_params=CP)(x)
+
+
+def example_tiny_1():
+    return (jax.random.normal(key, (1,)),)
+
+
+def reference(x):
+    return x * 2 + 1
+
+
+# -- tiny_2
+def k(x_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2 + 1
+
+
+def run(x):
+    return pl.pallas_call(k, out_shape=x, compiler_params=CP)(x)
+
+
+def example_tiny_2():
+    return (jax.random.normal(key, (2,)),)
+
+
+def reference(x):
+    return x * 2 + 1
+
+
+# -- tiny_8
+def k(x_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2 + 1
+
+
+def run(x):
+    return pl.pallas_call(k, out_shape=x, compiler_params=CP)(x)
+
+
+def example_tiny_8():
+    return (jax.random.normal(key, (8,)),)
+
+
+def reference(x):
+    return x * 2 + 1
+
+
+# -- m_scalar_mask
+def k(a_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    x = plt.load(a_ref.at[at], mask=i > 1, other=7.0)
+    plt.store(o_ref.at[at], x)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_scalar_mask():
+    return (jax.random.normal(key, (64, 128)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(jnp.arange(64)[:, None] >= 32, x, 7.0)
+
+
+# -- m_two_loaded
+def k(a_ref, b_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    a, b = a_ref[at], b_ref[at]
+    m = a < b
+    c = plt.load(a_ref.at[at], mask=m, other=b)
+    plt.store(o_ref.at[at], c)
+    plt.store(o_ref.at[at], c * 2, mask=a > b)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_two_loaded():
+    return (jax.random.normal(key, (64, 128)), jax.random.normal(jax.random.key(1), (64, 128)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(args[0] < args[1], x, 2 * args[1])
+
+
+# -- m_lo_hi_mem
+def k(a_ref, b_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    lo, hi = b_ref[0], b_ref[1]
+    m = ((rows >= lo) & (rows < hi))[:, None] & (cols[None, :] < b_ref[2])
+    x = plt.load(a_ref.at[at], mask=m, other=-5.0)
+    plt.store(o_ref.at[at], x)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_lo_hi_mem():
+    return (jax.random.normal(key, (64, 128)), jnp.array([3, 40, 77], jnp.int32),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where((jnp.arange(64)[:, None] >= 3) & (jnp.arange(64)[:, None] < 40) & (jnp.arange(128)[None] < 77), x, -5.0)
+
+
+# -- m_causal
+def k(a_ref, b_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    m = rows[:, None] >= cols[None, :] - b_ref[i]
+    x = plt.load(a_ref.at[at], mask=m, other=-jnp.inf)
+    o_ref[at] = x
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_causal():
+    return (jax.random.normal(key, (64, 128)), jnp.array([3, 40, 77, 1], jnp.int32),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(jnp.arange(64)[:, None] >= jnp.arange(128)[None] - jnp.repeat(args[1], 16)[:, None], x, -jnp.inf)
+
+
+# -- m_row_from_mem
+def k(a_ref, b_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    n = b_ref[rows]
+    m = cols[None, :] < n[:, None]
+    x = plt.load(a_ref.at[at], mask=m, other=0.0)
+    o_ref[at] = x
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_row_from_mem():
+    return (jax.random.normal(key, (64, 128)), jax.random.randint(key, (64,), 0, 128),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(jnp.arange(128)[None] < args[1][:, None], x, 0)
+
+
+# -- m_seg_ids
+def k(a_ref, b_ref, c_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    m = b_ref[rows][:, None] == c_ref[cols][None, :]
+    x = plt.load(a_ref.at[at], mask=m, other=0.0)
+    o_ref[at] = x
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_seg_ids():
+    return (jax.random.normal(key, (64, 128)), jax.random.randint(key, (64,), 0, 3), jax.random.randint(key, (128,), 0, 3),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(args[1][:, None] == args[2][None], x, 0)
+
+
+# -- m_mod
+def k(a_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    m = (cols % 3 != 0)[None, :]
+    x = plt.load(a_ref.at[at], mask=m, other=0.0)
+    o_ref[at] = x
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_mod():
+    return (jax.random.normal(key, (64, 128)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(jnp.arange(128)[None] % 3 != 0, x, 0)
+
+
+# -- m_int8_mask
+def k(a_ref, b_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    m = b_ref[at] != 0
+    x = plt.load(a_ref.at[at], mask=m, other=0.0)
+    o_ref[at] = x
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_int8_mask():
+    return (jax.random.normal(key, (64, 128)), jax.random.randint(key, (64, 128), 0, 2).astype(jnp.int8),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(args[1] != 0, x, 0)
+
+
+# -- m_bool_mask
+def k(a_ref, b_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    m = b_ref[at]
+    x = plt.load(a_ref.at[at], mask=m, other=0.0)
+    o_ref[at] = x
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_bool_mask():
+    return (jax.random.normal(key, (64, 128)), jax.random.bernoulli(key, .5, (64, 128)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(args[1], x, 0)
+
+
+# -- m_ds_mask
+def k(a_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (pl.ds(i * 16, 16), pl.ds(j * 64, 64))
+    m = (rows < a_ref.shape[0])[:, None] & (cols < a_ref.shape[1])[None, :]
+    x = plt.load(a_ref.at[at], mask=m)
+    plt.store(o_ref.at[at], x + 1, mask=m)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_ds_mask():
+    return (jax.random.normal(key, (61, 99)),)
+
+
+def reference(*args):
+    x = args[0]
+    return x + 1
+
+
+# -- m_col_mask_only
+def k(a_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    x = plt.load(a_ref.at[at], mask=cols[None, :] < 100, other=1.5)
+    plt.store(o_ref.at[at], x)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_col_mask_only():
+    return (jax.random.normal(key, (64, 128)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(jnp.arange(128)[None] < 100, x, 1.5)
+
+
+# -- m_always
+def k(a_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    x = plt.load(a_ref.at[at], mask=None)
+    plt.store(o_ref.at[at], x, mask=None)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_always():
+    return (jax.random.normal(key, (64, 128)),)
+
+
+def reference(*args):
+    x = args[0]
+    return x
+
+
+# -- m_other_int
+def k(a_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    x = plt.load(a_ref.at[at], mask=(cols < 100)[None, :], other=0)
+    plt.store(o_ref.at[at], x)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_other_int():
+    return (jax.random.normal(key, (64, 128)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(jnp.arange(128)[None] < 100, x, 0)
+
+
+# -- m_other_dtype_min
+def k(a_ref, o_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    rows, cols = i * 16 + jnp.arange(16), j * 64 + jnp.arange(64)
+
+    at = (rows[:, None], cols[None, :])
+    x = plt.load(a_ref.at[at], mask=(cols < 100)[None, :], other=jnp.finfo(jnp.float32).min)
+    plt.store(o_ref.at[at], x)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(
+        k,
+        grid=(pl.cdiv(x.shape[0], 16), pl.cdiv(x.shape[1], 64)),
+        out_shape=x,
+        compiler_params=CP,
+    )(*args)
+
+
+def example_m_other_dtype_min():
+    return (jax.random.normal(key, (64, 128)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(jnp.arange(128)[None] < 100, x, jnp.finfo(jnp.float32).min)
+
+
+# -- v_ternary
+def k(a_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    x = plt.load(a_ref.at[at], mask=inside & (at % 7 > 2), other=0.0)
+    plt.store(o_ref.at[at], x, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_ternary():
+    return (jax.random.normal(key, (1000,)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(jnp.arange(1000) % 7 > 2, x, 0)
+
+
+# -- v_reverse
+def k(a_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    x = plt.load(a_ref.at[a_ref.shape[0] - 1 - at], mask=inside, other=0.0)
+    plt.store(o_ref.at[at], x, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_reverse():
+    return (jax.random.normal(key, (1000,)),)
+
+
+def reference(*args):
+    x = args[0]
+    return x[::-1]
+
+
+# -- v_shift
+def k(a_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    p = at - 1
+    x = plt.load(a_ref.at[p], mask=inside & (p >= 0), other=0.0)
+    plt.store(o_ref.at[at], x, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_shift():
+    return (jax.random.normal(key, (1000,)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.concatenate([jnp.zeros(1), x[:-1]])
+
+
+# -- v_where_index
+def k(a_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    x = a_ref[jnp.where(inside, at, 0)]
+    plt.store(o_ref.at[at], x, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_where_index():
+    return (jax.random.normal(key, (1000,)),)
+
+
+def reference(*args):
+    x = args[0]
+    return x
+
+
+# -- v_min_index
+def k(a_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    x = a_ref[jnp.minimum(at, a_ref.shape[0] - 1)]
+    plt.store(o_ref.at[at], x, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_min_index():
+    return (jax.random.normal(key, (1000,)),)
+
+
+def reference(*args):
+    x = args[0]
+    return x
+
+
+# -- v_scalar_from_array_idx
+def k(a_ref, b_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    s = a_ref[b_ref[i]]
+    x = plt.load(a_ref.at[at], mask=inside, other=0.0)
+    plt.store(o_ref.at[at], x * s, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_scalar_from_array_idx():
+    return (jax.random.normal(key, (1000,)), jnp.arange(8, dtype=jnp.int32) * 3,)
+
+
+def reference(*args):
+    x = args[0]
+    return x * jnp.repeat(x[args[1]], 128)[:1000]
+
+
+# -- v_loop_gather
+def k(a_ref, b_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    def step(t, acc):
+        ix = plt.load(b_ref.at[at, t], mask=inside, other=0)
+        return acc + a_ref[ix]
+    acc = lax.fori_loop(0, 3, step, jnp.zeros((128,), jnp.float32))
+    plt.store(o_ref.at[at], acc, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_loop_gather():
+    return (jax.random.normal(key, (1000,)), jax.random.randint(key, (1000, 3), 0, 1000),)
+
+
+def reference(*args):
+    x = args[0]
+    return x[args[1]].sum(1)
+
+
+# -- v_i16
+def k(a_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    x = plt.load(a_ref.at[at], mask=inside, other=0)
+    plt.store(o_ref.at[at], x, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_i16():
+    return (jax.random.randint(key, (1000,), -100, 100).astype(jnp.int16),)
+
+
+def reference(*args):
+    x = args[0]
+    return x
+
+
+# -- v_i8
+def k(a_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    x = plt.load(a_ref.at[at], mask=inside, other=0)
+    plt.store(o_ref.at[at], x, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_i8():
+    return (jax.random.randint(key, (1000,), -100, 100).astype(jnp.int8),)
+
+
+def reference(*args):
+    x = args[0]
+    return x
+
+
+# -- v_when_store
+def k(a_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    x = plt.load(a_ref.at[at], mask=inside, other=0)
+    @pl.when(i % 2 == 0)
+    def _():
+        plt.store(o_ref.at[at], x, mask=inside)
+    @pl.when(i % 2 == 1)
+    def _():
+        plt.store(o_ref.at[at], -x, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_when_store():
+    return (jax.random.normal(key, (1000,)),)
+
+
+def reference(*args):
+    x = args[0]
+    return jnp.where(jnp.arange(1000) // 128 % 2 == 0, x, -x)
+
+
+# -- v_scalar_loop
+def k(a_ref, o_ref):
+    i = pl.program_id(0)
+    at = i * 128 + jnp.arange(128)
+    inside = at < o_ref.shape[0]
+
+    def step(t, s):
+        return s + a_ref[t]
+    s = lax.fori_loop(0, 10, step, jnp.float32(0))
+    x = plt.load(a_ref.at[at], mask=inside, other=0)
+    plt.store(o_ref.at[at], x + s, mask=inside)
+
+
+def run(*args):
+    x = args[0]
+    return pl.pallas_call(k, grid=(pl.cdiv(x.shape[0], 128),), out_shape=x, compiler_params=CP)(*args)
+
+
+def example_v_scalar_loop():
+    return (jax.random.normal(key, (1000,)),)
+
+
+def reference(*args):
+    x = args[0]
+    return x + x[:10].sum()
