@@ -25,6 +25,7 @@ from .loop_carries import LoopCarries
 from .new_axes import NewAxes
 from .reductions import Reductions
 from .remove_unused import RemoveUnused
+from .sequential_axes import SequentialAxes
 from .sqrt import Sqrt
 from .stores import Stores
 from .wrappers import Wrappers
@@ -36,6 +37,7 @@ RULES: tuple[type[Rule], ...] = (
     Aliases,
     RemoveUnused,
     LoopCarries,
+    SequentialAxes,
     Loads,
     Stores,
     Atomics,

@@ -214,7 +214,7 @@ class _Editor:
             last = self._last_of_block(statement)
             return _Place(start, self.offsets[last - 1] + len(self.lines[last - 1].removesuffix("\r")), "function", self._indent_at(start))
         start, end = self._offset(*span[:2]), self._offset(*span[2:])
-        if isinstance(statement, ast.Assign) and span_of(statement, self.lines) == span:
+        if isinstance(statement, (ast.Assign, ast.AugAssign)) and span_of(statement, self.lines) == span:
             return _Place(start, end, "small", self._indent_at(start))
         return _Place(*self._with_parentheses(start, end), "expression", self._indent_at(start))
 
@@ -287,6 +287,10 @@ class _Editor:
     def _rewritten(self, place: _Place) -> str:
         """The new text of a place."""
         inner = [_Edit(p.start, _REWRITE, p.end, self._rewritten(p)) for p in place.inner]
+        if place.kind == "function":  # lines put between its statements
+            held = [e for e in self.edits if place.start < e.start <= place.end]
+            self.edits[:] = [e for e in self.edits if e not in held]
+            inner += held
         text = self._spliced(place.start, place.end, inner)
         indent = place.indent
         unit = self._unit_at(place.actions[0].span.line) if place.kind == "function" else "  "

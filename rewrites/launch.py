@@ -13,6 +13,8 @@ Does not cover: dynamic grids, scalar prefetch, `grid_spec`; such calls stay on 
 
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from ..translator import actions
@@ -86,7 +88,7 @@ def run(x):
             elif keyword == "out_shape":
                 new.append(_keyword(arg, "out_type", arg.value))
             elif keyword in ("grid", "grid_spec") and action.grid:
-                same = keyword == "grid" and (isinstance(arg.value, cst.Tuple) or action.grid.isidentifier())
+                same = keyword == "grid" and _same(arg.value, action.grid)
                 new.append(arg if same else _keyword(arg, "grid", expression(action.grid)))
                 names = ", ".join(f'"{n}"' for n in action.grid_names)
                 names += "," if len(action.grid_names) == 1 else ""
@@ -101,6 +103,12 @@ def run(x):
         for name, text in extra.items():
             new.append(_keyword(args[-1], name, expression(text)))
         return node.with_changes(func=node.func if partial else function, args=_close(head + new, node))
+
+
+def _same(node: cst.BaseExpression, text: str) -> bool:
+    """Whether an expression is that text but for its layout."""
+    own = cst.Module([]).code_for_node(node)
+    return ast.dump(ast.parse(f"({own})", mode="eval")) == ast.dump(ast.parse(text, mode="eval"))
 
 
 def _keyword(like: cst.Arg, name: str, value: cst.BaseExpression) -> cst.Arg:

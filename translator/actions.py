@@ -85,6 +85,16 @@ class Atomic(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class Accumulate(Action):
+    """``ref[...] += value``: the tile is loaded, combined and stored, see Load."""
+
+    layout: str
+    vec: str
+    unit: int | None = None
+    rule = "MG202"
+
+
+@dataclasses.dataclass(frozen=True)
 class DefineLayouts(Action):
     """Lines that define layouts, put before the statement at ``span``."""
 
@@ -246,6 +256,22 @@ class ReturnCarry(Action):
 
     returned: str
     rule = "MG106"
+
+
+@dataclasses.dataclass(frozen=True)
+class StepOfLoop(Action):
+    """``program_id`` or ``num_programs`` of an axis that the launch loops over becomes a parameter."""
+
+    name: str
+    rule = "MG107"
+
+
+@dataclasses.dataclass(frozen=True)
+class AddParameters(Action):
+    """The function gets more keyword-only parameters."""
+
+    names: tuple[str, ...]
+    rule = "MG107"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,8 +61,8 @@ _ALL: tuple[Code, ...] = (
          "The kernel uses a Python construct that the model of the kernel does not follow. Write it with assignments, loops and conditionals."),
     Code("B102", "control flow not followed",
          "A loop, branch or decorator whose body is not a function of the same file, or a form of it that has no counterpart."),
-    Code("B103", "read-modify-write of a ref",
-         "ref[...] += value hides a load and a store. If several programs write the same block this is a race. Write the load, the operation and the store."),
+    Code("B103", "read-modify-write of one element",
+         "Every thread of a program would read the element, change it and write it back. Keep the value in a variable, or use an atomic operation."),
     Code("B104", "index of a ref not followed",
          "The port must know how each dimension of a ref is indexed: pl.ds, a full slice, an integer or a vector of integers."),
     Code("B105", "change of an array's shape in registers",
@@ -89,6 +89,8 @@ _ALL: tuple[Code, ...] = (
     Code("B133", "float32 product without an instruction",
          "Matrix units multiply float32 operands only as TF32, with 10 bits of mantissa: not at precision HIGHEST, on Hopper only if both operands are contracted along their last dimension, and not with the tcgen05_mma of these JAX versions."),
     Code("B131", "dtype not covered", "The recorded call used a dtype that this version does not port."),
+    Code("B140", "programs accumulate in one block",
+         "Programs along a grid axis read and write the same block of an output. On a GPU they run at the same time, so this is a race on Triton too. Where the axis can be run as a loop in each program the port does so; the reason says why not here."),
     Code("C201", "kernel not found", "The kernel behind the call must be a function of the same file."),
     Code("C202", "grid or specs not readable", "Block shapes and index maps become views; they must be readable beside the call."),
     Code("C203", "argument without counterpart", "plgpu.kernel has no such argument."),
@@ -104,6 +106,8 @@ _ALL: tuple[Code, ...] = (
     Code("N203", "callable not followed", "A function passed into the kernel was taken to be elementwise."),
     Code("N204", "implicit backend", "The call names no backend. Before JAX 0.9 it ran on Triton, since then on Mosaic GPU."),
     Code("N205", "precision of a matrix product", "Says what precision the matrix unit works in."),
+    Code("N206", "several programs write one block",
+         "Every program along a grid axis writes the same block of an output. The value of one of them stays, and it is not defined which, on Triton as on Mosaic GPU."),
     Code("P301", "tile advice", "Another tile would run faster; block sizes belong to your code."),
 )
 CODES: dict[str, Code] = {c.code: c for c in _ALL}

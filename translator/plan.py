@@ -26,8 +26,9 @@ from .diagnostics import CODES, Diagnostic
 from .kernel_model import build_model
 from .model.events import KernelModel
 from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
-from .plan_calls import CallPlan, plan_call
+from .plan_calls import CallPlan, Sequence, all_specs, plan_call
 from .plan_layouts import plan_layouts
+from .plan_races import Revisit, revisited
 from .recorded import recorded_problems, recordings
 from .ref_shapes import ref_dims
 from .replacements import obstacle, replacement
@@ -282,6 +283,54 @@ class _Group:
             problems += recorded_problems(self.found[id(site)], site, self.model)
             for code, node, reason, advice in problems:
                 self.add(site, code, node, reason, advice)
+        self._diagnose_races()
+
+    def _diagnose_races(self) -> None:
+        """Outputs that several programs write; an axis that they accumulate along becomes a loop."""
+        assert self.model is not None
+        accumulating = []
+        for site in self.sites:
+            specs = all_specs(site, self.inputs, self.resolver)
+            found = revisited(site, specs, self.model, self.inputs, self.resolver) if specs is not None else []
+            for revisit in found:
+                if not revisit.read:
+                    self.add(site, "N206", revisit.store.node, f"every program along grid axis {revisit.axis} writes this block of {revisit.ref}",
+                             "write it in one of them, or give each program a block of its own")
+            accumulating.append([r for r in found if r.read])
+        axes = {r.axis for found in accumulating for r in found}
+        alike = len(axes) == 1 and all(accumulating)
+        for site, found in zip(self.sites, accumulating):
+            for revisit in found:
+                if problem := self._sequence_problem(site, revisit, alike):
+                    self.block("B140", revisit.store.node, *problem)
+        if alike and not self._blocked():
+            self._run_in_sequence(axes.pop())
+
+    def _sequence_problem(self, site: CallSite, revisit: Revisit, alike: bool) -> tuple[str, str] | None:
+        """Why programs that share a block cannot run in sequence: (reason, advice)."""
+        assert self.model is not None
+        shared = f"programs along grid axis {revisit.axis} read and write the same block of {revisit.ref}"
+        loop = "run them in a lax.fori_loop of the kernel"
+        if self.model.dots:
+            return f"{shared} around a matrix product", loop
+        if not alike:
+            return f"{shared}, and others along another axis or in another call", loop
+        if not revisit.starts and not self.calls[self.sites.index(site)].aliases:
+            return f"{shared}, and nothing is written to it before", "store its first value where program_id is 0"
+        if site.decorates or isinstance(site.kernel_expr, ast.Lambda) or not isinstance(self.model.kernel, ast.FunctionDef):
+            return f"{shared}, and the kernel is not called by its name", loop
+        return None
+
+    def _run_in_sequence(self, axis: int) -> None:
+        assert self.model is not None
+        pick = FreshNames.within(self.model.kernel).pick
+        asked = {q.size for q in self.model.grid_queries if q.axis == axis}
+        step = pick(self.axis_name(axis), "step") if False in asked else ""
+        count = pick(f"num_{self.axis_name(axis)}", "num_steps") if True in asked else ""
+        for site, call in zip(self.sites, self.calls):
+            grid = [ast.unparse(g) for g in site.grid or ()]
+            call.sequence = Sequence(axis, grid.pop(axis), step, count)
+            call.grid = f"({', '.join(grid)}{',' if len(grid) == 1 else ''})" if grid else ""
 
     def _other_uses(self, kernel: FunctionNode) -> bool:
         """True if the kernel is called directly somewhere: its other callers need it unchanged."""
@@ -416,8 +465,10 @@ class _Group:
         """Grid and views of each call, in words."""
         notes = []
         for call in self.calls:
-            axes = ", ".join(self.axis_name(i) for i in range(call.grid_rank))
-            notes.append(f"grid {call.grid} with axes {axes}" if call.grid_rank else "no grid: one program per call")
+            axes = ", ".join(self.axis_name(i) for i in range(call.grid_rank) if call.sequence is None or i != call.sequence.axis)
+            notes.append(f"grid {call.grid} with axes {axes}" if axes else "no grid: one program per call")
+            if call.sequence is not None:
+                notes.append(f"programs accumulate along grid axis {call.sequence.axis}: a loop of {call.sequence.steps} steps in each program")
             for name, view, text in zip(call.argument_names, call.views or (), call.arguments(call.argument_names)):
                 if view is not None:
                     notes.append(f"{name} is viewed as {text}")
@@ -437,6 +488,9 @@ class _Group:
         elif access.kind == "atomic":
             emission.support.add("_atomic")
             add(act.Atomic(self.span(access.node), access.operation, layout, access.fetched, self._waits()))
+        elif access.accumulates:
+            emission.support |= {"_load", "_store"}
+            add(act.Accumulate(self.span(access.statement), layout, vec, access.unit))
         else:
             emission.support.add("_store")
             statement = access.statement is not None
@@ -475,7 +529,12 @@ class _Group:
         """The rewrites that kernels with and without matrix products share."""
         model = self.model
         assert model is not None
+        sequence = self.calls[0].sequence
+        if sequence is not None:
+            sequence.emit(self, add)
         for query in model.grid_queries:
+            if sequence is not None and query.axis == sequence.axis:
+                continue
             modules.name("jax.lax")
             add(act.GridAxis(self.span(query.node), self.axis_name(query.axis), query.size))
         for strip in model.strips.values():

@@ -29,6 +29,29 @@ _KNOWN = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Sequence:
+    """A grid axis that the launch loops over, see ``plan_races.py``.
+
+    steps: its extent, source text. step, count: parameters of the kernel that stand for its
+    ``program_id`` and ``num_programs``, "" where the kernel asks for neither.
+    """
+
+    axis: int
+    steps: str
+    step: str
+    count: str
+
+    def emit(self, group, add) -> None:
+        """Changes the kernel: queries of the axis become parameters."""
+        for query in group.model.grid_queries:
+            if query.axis == self.axis:
+                add(act.StepOfLoop(span_of(query.node, group.lines), self.count if query.size else self.step))
+        names = tuple(n for n in (self.step, self.count) if n)
+        if names:
+            add(act.AddParameters(span_of(group.model.kernel, group.lines), names))
+
+
 @dataclasses.dataclass
 class CallPlan:
     """``views``: the view that each kernel argument gets, None for the whole ref.
@@ -48,6 +71,7 @@ class CallPlan:
     letters: tuple[str, ...] = ()
     unless: list[str] = dataclasses.field(default_factory=list)
     maps: tuple[str, ...] = ()
+    sequence: Sequence | None = None
 
     def arguments(self, names: list[str]) -> list[str]:
         """What the kernel is called with, for refs called ``names``."""
@@ -61,22 +85,35 @@ class CallPlan:
         """Lines that give the variables which the views use: places in the grid, blocks of index maps."""
         texts = [*(f"ref{v}" for v in self.views or () if v), *self.maps]
         used = {n.id for t in texts for n in walk(ast.parse(t)) if isinstance(n, ast.Name)}
-        pairs = [(v, a) for v, a in zip(self.letters, axes) if v in used]
+        letters = [v for i, v in enumerate(self.letters) if self.sequence is None or i != self.sequence.axis]
+        pairs = [(v, a) for v, a in zip(letters, axes) if v in used]
         lax = modules.name("jax.lax") if pairs else ""
-        return [*(f'{v} = {lax}.axis_index("{a}")' for v, a in pairs), *self.maps]
+        maps = () if self.sequence is not None else self.maps
+        return [*(f'{v} = {lax}.axis_index("{a}")' for v, a in pairs), *maps]
+
+    def kernel_call(self, call: list[str], names, modules) -> list[str]:
+        """Lines that call the kernel, once or step by step."""
+        if self.sequence is None:
+            return call
+        step, letter = names.pick("step"), self.letters[self.sequence.axis]
+        lax = modules.name("jax.lax")
+        body = [*self.maps, *call]
+        return ["", f"def {step}({letter}, _):", *(f"  {line}" for line in body), "",
+                f"{lax}.fori_loop(0, {self.sequence.steps}, {step}, None)"]
 
     def emit(self, group, site: CallSite, names, modules, add, parameters: tuple[tuple[str, str], ...]) -> None:
         """Adds the launch and, where blocks are views, the function that builds them."""
         plgpu = modules.name(MOSAIC)
         for statement in self.unused:
             add(act.RemoveStatement(span_of(statement, group.lines)))
-        axes = tuple(group.axis_name(i) for i in range(self.grid_rank))
+        skipped = self.sequence.axis if self.sequence is not None else None
+        axes = tuple(group.axis_name(i) for i in range(self.grid_rank) if i != skipped)
         span = span_of(site.call, group.lines)
         body = ""
         lines: list[str] = []
-        if self.views is not None:
+        if self.views is not None or self.sequence is not None:
             body = names.pick(f"{_plain_name(site)}_blocks")
-            lines += self._view_lines(group, site, modules, body, axes)
+            lines += self._view_lines(group, site, names, modules, body, axes)
         extra = []
         if parameters:
             fields = ", ".join(f"{k}={v}" for k, v in parameters)
@@ -91,26 +128,32 @@ class CallPlan:
             add(act.BlockViews(span_of_statement(statement, group.lines), tuple(lines)))
         add(act.Launch(span, body, self.grid, axes, tuple(extra)))
 
-    def _view_lines(self, group, site, modules, body: str, axes: tuple[str, ...]) -> list[str]:
+    def _view_lines(self, group, site, names, modules, body: str, axes: tuple[str, ...]) -> list[str]:
         lines = [f"def {body}({', '.join(self.argument_names)}):", '  """Views of the blocks that one program works on."""']
         lines += [f"  {line}" for line in self.positions(modules, axes)]
         arguments = self.arguments(self.argument_names)
-        kernel = _kernel_call(site)
-        one_line = f"  {kernel[0]}({', '.join([*arguments, *kernel[1]])})"
-        if len(one_line) <= 88:
-            lines.append(one_line)
-        else:
-            lines.append(f"  {kernel[0]}(")
-            lines += [f"      {a}," for a in (*arguments, *kernel[1])]
-            lines.append("  )")
+        kernel, bound = self._kernel(site)
+        one_line = f"{kernel}({', '.join([*arguments, *bound])})"
+        call = [one_line]
+        if len(one_line) > 86:
+            call = [f"{kernel}(", *(f"    {a}," for a in (*arguments, *bound)), ")"]
+        lines += [f"  {line}" if line else "" for line in self.kernel_call(call, names, modules)]
         return lines
+
+    def _kernel(self, site: CallSite) -> tuple[str, list[str]]:
+        """(callee, keyword arguments) of the kernel, with the step of a loop around it."""
+        kernel, bound = _kernel_call(site)
+        if self.sequence is not None:
+            pairs = ((self.sequence.step, self.letters[self.sequence.axis]), (self.sequence.count, self.sequence.steps))
+            bound = [*bound, *(f"{name}={value}" for name, value in pairs if name)]
+        return kernel, bound
 
     def _emit_aliased(self, group, site, names, modules, add, body, axes, extra) -> None:
         """Results that alias an operand: the operand becomes a ref that the kernel updates."""
         jax = modules.name("jax")
         plgpu = modules.name(MOSAIC)
         launch = names.pick(f"{_plain_name(site)}_in_place")
-        kernel, bound = _kernel_call(site)
+        kernel, bound = self._kernel(site)
         inputs = self.argument_names[: group.inputs]
         outputs = self.argument_names[group.inputs :]
         source = {outputs[o]: inputs[i] for i, o in self.aliases.items()}
@@ -127,7 +170,8 @@ class CallPlan:
         inner = ["", f"  def {body}({', '.join([*inputs, *fresh])}):"]
         inner += [f"    {line}" for line in self.positions(modules, axes)]
         arguments = self.arguments([source.get(n, n) for n in self.argument_names])
-        inner += [f"    {kernel}({', '.join([*arguments, *bound])})", ""]
+        call = self.kernel_call([f"{kernel}({', '.join([*arguments, *bound])})"], names, modules)
+        inner += [*(f"    {line}" if line else "" for line in call), ""]
         out_type = self._fresh_out_type(site, outputs, fresh)
         keywords = [f"out_type={out_type}"]
         if self.grid:
@@ -208,8 +252,10 @@ def plan_call(
     map_lines: tuple[str, ...] = ()
     specs: list[Spec] | None = None
     if site.in_specs is not None or site.out_specs is not None:
-        specs = _all_specs(site, model, inputs)
-        if specs is None or len(specs) > len(names):
+        specs = all_specs(site, inputs, resolver)
+        if specs is None and site.unresolved:
+            pass  # said above
+        elif specs is None or len(specs) > len(names):
             problems.append(("C202", site.call, "in_specs and out_specs do not match the kernel's parameters",
                              "give a spec for every operand"))
         else:
@@ -414,7 +460,10 @@ def _argument_names(site: CallSite, model: KernelModel) -> list[str]:
     return names
 
 
-def _all_specs(site: CallSite, model: KernelModel, inputs: int | None) -> list[Spec] | None:
+def all_specs(site: CallSite, inputs: int | None, resolver: Resolver) -> list[Spec] | None:
+    """A spec for every ref, inputs first; None if they are not known."""
+    if site.unresolved:
+        return None
     whole = Spec(site.call)
     if site.in_specs is not None:
         ins = list(site.in_specs)
@@ -425,7 +474,8 @@ def _all_specs(site: CallSite, model: KernelModel, inputs: int | None) -> list[S
     if site.out_specs is not None:
         return ins + list(site.out_specs)
     shapes = site.keywords.get("out_shape")
-    count = len(shapes.elts) if isinstance(shapes, (ast.List, ast.Tuple)) else 1
+    value = resolver.value(shapes) if shapes is not None else None
+    count = len(value.elts) if isinstance(value, (ast.List, ast.Tuple)) else 1
     return ins + [whole] * count
 
 

@@ -78,7 +78,8 @@ class ControlFlow:
             self.find("B102", node, "a while_loop whose functions are not in this file")
             return Unknown("while_loop")
         self.call_function(test, [self.carried(init)], {}, node)
-        return self.carry(node, init, self.call_function(body, [self.carried(init)], {}, node))
+        with self.guarded(args["cond_fun"]):
+            return self.carry(node, init, self.call_function(body, [self.carried(init)], {}, node))
 
     def cond(self, node: ast.Call, env: dict[str, Value]) -> Value:
         values = [self.eval(a, env) for a in node.args]
@@ -86,5 +87,6 @@ class ControlFlow:
         if len(functions) != 2:
             self.find("B102", node, "a cond whose branches are not functions of this file")
             return Unknown("cond")
-        first, second = (self.call_function(f, values[3:], {}, node) for f in functions)
+        with self.guarded(node.args[0]):
+            first, second = (self.call_function(f, values[3:], {}, node) for f in functions)
         return self.join(first, second)

@@ -21,6 +21,8 @@ class Access:
         consecutive in memory, so that no vector access is possible.
     unit: the dimension of extent 1 that the port indexes by a number, so that the array has rank 1.
     operation, fetched: of an atomic, "add" and the like, and whether its result is read.
+    guards: the conditions of the run-time branches around it.
+    accumulates: a store ``ref[...] += value``, which loads the same elements first.
     """
 
     kind: str
@@ -39,6 +41,8 @@ class Access:
     operation: str = ""
     fetched: bool = False
     unit: int | None = None
+    guards: tuple[ast.expr, ...] = ()
+    accumulates: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 
 from ..names import Resolver
 from ..values import (
@@ -28,6 +29,7 @@ class Interpreter(Statements, Expressions, Operators, Refs, Calls, ControlFlow):
         self.resolver = resolver
         self.depth = 0
         self.kernel_level = True
+        self.guards: list[ast.expr] = []
         self.evaluations: dict[ast.AST, int] = {}
         self.expansions: dict[ast.AST, int] = {}
 
@@ -35,6 +37,15 @@ class Interpreter(Statements, Expressions, Operators, Refs, Calls, ControlFlow):
         tile = Tile(rank, shape_text)
         self.model.tiles.append(tile)
         return tile
+
+    @contextlib.contextmanager
+    def guarded(self, condition: ast.expr):
+        """Inside, what is met runs only where ``condition`` holds, or does not, at run time."""
+        self.guards.append(condition)
+        try:
+            yield
+        finally:
+            self.guards.pop()
 
     def find(self, code: str, node: ast.AST, reason: str, advice: str = "") -> None:
         if not any(f.node is node and f.code == code for f in self.model.findings):

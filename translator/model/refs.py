@@ -222,7 +222,7 @@ class Refs:
     def store(
         self, node: ast.AST, statement: ast.stmt | None, base: RefValue | ViewValue,
         index: tuple[Index, ...], value: Value, value_node: ast.expr, mask: ast.expr | None,
-        mask_value: Value | None = None,
+        mask_value: Value | None = None, accumulates: bool = False,
     ) -> None:
         ref = base if isinstance(base, RefValue) else base.ref
         index = index if isinstance(base, RefValue) else base.index + index
@@ -254,7 +254,7 @@ class Refs:
         divisors = self.apply_mask(node, mask, mask_value, tile, divisors)
         tile.find().anchored = True
         self.record(Access("store", node, statement, ref, index, dims, tile, divisors if thin != 0 else None, mask,
-                           value_node, mask_value=mask_value, unit=unit))
+                           value_node, mask_value=mask_value, accumulates=accumulates, unit=unit))
 
     def atomic(
         self, node: ast.Call, operation: str, base: RefValue | ViewValue, index: tuple[Index, ...],
@@ -310,6 +310,7 @@ class Refs:
 
     def record(self, access: Access) -> None:
         """A node met twice (a helper called twice) must mean the same both times."""
+        access = dataclasses.replace(access, guards=tuple(self.guards))
         for old in self.model.accesses:
             if old.node is access.node:
                 if old.ref is not access.ref or (old.tile is None) != (access.tile is None):

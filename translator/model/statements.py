@@ -20,6 +20,7 @@ from ..values import (
     Value,
     ViewValue,
 )
+from .text import tuple_text
 
 
 class Statements:
@@ -160,7 +161,8 @@ class Statements:
             name = self.call_name(decorator)
             if name == f"{PALLAS}.when":
                 self.eval(decorator.args[0], env)  # type: ignore[attr-defined]
-                self.call_function(function, [], {}, node)
+                with self.guarded(decorator.args[0]):  # type: ignore[attr-defined]
+                    self.call_function(function, [], {}, node)
             elif name == f"{PALLAS}.loop":
                 self.pallas_loop(decorator, function, env)  # type: ignore[arg-type]
             else:
@@ -181,16 +183,29 @@ class Statements:
     def aug_assign(self, node: ast.AugAssign, env: dict[str, Value]) -> None:
         if isinstance(node.target, ast.Subscript):
             base = self.eval(node.target.value, env)
-            if isinstance(base, RefValue):
-                self.find(
-                    "B103", node, "a read-modify-write of a ref",
-                    "write the load, the operation and the store as separate statements",
-                )
+            if isinstance(base, (RefValue, ViewValue)):
+                self.accumulate(node, node.target, base, env)
                 return
         current = self.eval_target(node.target, env)
         operand = self.eval(node.value, env)
         result = self.binary(node, node.op, node.target, current, node.value, operand)
         self.assign(node.target, result, node, node.value, env)
+
+    def accumulate(self, node: ast.AugAssign, target: ast.Subscript, base: RefValue | ViewValue, env: dict[str, Value]) -> None:
+        """``ref[...] += value``: a load, an operation and a store."""
+        index = self.index(target.slice, base, env)
+        ref = base if isinstance(base, RefValue) else base.ref
+        dims, tile, _ = self.access_shape(ref, index if isinstance(base, RefValue) else base.index + index)
+        if tile is None:
+            self.find("B103", node, f"{ast.unparse(target)} is one element that every thread reads, changes and writes",
+                      "keep it in a variable until the end of the kernel, or use an atomic operation")
+            return
+        thin = self.thin_axis(ref, dims)
+        if thin is not None:
+            tile = self.tile(1, tuple_text((dims[thin],)))  # type: ignore[index]
+        old = Array(dims, tile, thin_axis=thin, axis_from_end=1 - thin if thin is not None else 0)
+        result = self.binary(node, node.op, target, old, node.value, self.eval(node.value, env))
+        self.store(target, node, base, index, result, node.value, None, accumulates=True)
 
     def eval_target(self, target: ast.expr, env: dict[str, Value]) -> Value:
         if isinstance(target, ast.Name):
