@@ -503,6 +503,10 @@ class _Group:
         if access.kind == "atomic":
             emission.support.add("_atomic_element")
             add(act.Atomic(span, access.operation, "", access.fetched, self._waits()))
+        elif access.kind == "store" and self._in_place(access.ref.name):
+            emission.support.add("_store")
+            node = access.statement or access.node
+            add(act.Store(self.span(node), "", "", access.statement is not None, access.statement is None, True))
         elif isinstance(access.node, ast.Call):
             if masked:
                 emission.support.add(f"_{access.kind}")
@@ -510,6 +514,18 @@ class _Group:
                 add(act.Load(span, "", "", True, masked))
             else:
                 add(act.Store(span, "", "", False, True, masked))
+
+    def _in_place(self, ref: str) -> bool:
+        """Whether the kernel loads from the memory of a ref that it stores to."""
+        assert self.model is not None
+        refs = [r.name for r in self.model.refs]
+        same = {ref}
+        for call in self.calls:
+            for operand, result in call.aliases.items():
+                if self.inputs is not None and self.inputs + result < len(refs):
+                    pair = {refs[operand], refs[self.inputs + result]}
+                    same |= pair if pair & same else set()
+        return any(a.ref.name in same and a.kind == "load" for a in self.model.accesses)
 
     def _waits(self) -> bool:
         """Whether a program may wait for another: atomics whose results are read, loads of what they write."""

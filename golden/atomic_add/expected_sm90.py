@@ -204,6 +204,8 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
     offsets = _offsets(base.shape, shape, layout, dict(zip(varying, args)), strides)
     size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
     always = arith.constant(ir.IntegerType.get_signless(1), 1)
+    if values and any(isinstance(d, plgpu.Replicated) for d in offsets.layout.warp_dims):
+      mgpu_utils.warpgroup_barrier()  # other warps hold copies and may still load what is stored here
     results = np.empty_like(offsets.registers)
     for at, register in np.ndenumerate(offsets.registers):
       n = min(size, ir.VectorType(register.type).shape[0])

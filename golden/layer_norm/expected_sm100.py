@@ -203,6 +203,8 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
     offsets = _offsets(base.shape, shape, layout, dict(zip(varying, args)), strides)
     size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
     always = arith.constant(ir.IntegerType.get_signless(1), 1)
+    if values and any(isinstance(d, plgpu.Replicated) for d in offsets.layout.warp_dims):
+      mgpu_utils.warpgroup_barrier()  # other warps hold copies and may still load what is stored here
     results = np.empty_like(offsets.registers)
     for at, register in np.ndenumerate(offsets.registers):
       n = min(size, ir.VectorType(register.type).shape[0])
@@ -298,10 +300,16 @@ def _load_one(ref, index, layout, mask, other, eviction_policy):
   return jnp.max(tile, axis=axis)
 
 
+def _sync():
+  """Waits until all warps of the warpgroup are here."""
+  plgpu.inline_mgpu(arg_types=(), return_type=())(lambda ctx: mgpu_utils.warpgroup_barrier())()
+
+
 def _store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=None):
   """Stores registers into `ref[index]` where `mask` is true; `layout` and `vec` as in `_load`."""
   if layout is None:
     at, value = _numbers(ref, index), jnp.asarray(value, ref.dtype)
+    _sync()  # every thread stores: all must have loaded what they need of it
     pl.when(True if mask is None else mask)(lambda: ref.__setitem__(at, value))
     return
   value = plgpu.layout_cast(value.astype(ref.dtype), layout)  # constants have no layout of their own
