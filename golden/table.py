@@ -1,7 +1,7 @@
-"""Makes the README's table from a result file: ``python -m pallas_port.golden.table [FILE...]``.
+"""Makes Markdown tables from result files: ``python -m pallas_port.golden.table [FILE...]``.
 
-One row per timed shape. Errors are relative norm errors against the reference; a failed shape keeps its row and says
-so.
+Of ``device.py`` one row per timed shape. Errors are relative norm errors against the reference; a failed shape keeps
+its row and says so. Of ``accuracy.py`` one row per function.
 """
 
 from __future__ import annotations
@@ -22,6 +22,29 @@ def table(report: dict[str, Any]) -> str:
     head = f"{report['device']}, JAX {report['jax']}, {report['date']}; times in µs, medians of {report['iterations']}"
     lines = [f"| {' | '.join(cells)} |" for cells in (_COLUMNS, ("---",) * len(_COLUMNS), *rows)]
     return "\n".join([head, "", *lines])
+
+
+def accuracy_table(report: dict[str, Any]) -> str:
+    """A heading line and a Markdown table of largest errors in units in the last place, as port / jnp / Triton."""
+    head = (f"{report['device']}, JAX {report['jax']}, {report['date']}: largest error in ulp over "
+            f"{report['values']} float32 values and special ones; times of one call in µs")
+    columns = ("function", "port", "jnp", "Triton original", "largest error of the port at", "µs port / jnp / Triton")
+    kinds = ("port", "jnp", "triton")
+    rows = []
+    for r in report["results"]:
+        found = [r.get(kind, {}) for kind in kinds]
+        errors = [f"{f['max_ulp']:.2f}{_wrong(f)}" if "max_ulp" in f else "fails" for f in found]
+        times = " / ".join(f"{f['us']:.1f}" if "us" in f else "-" for f in found)
+        at = ", ".join(f"{x:.9g}" for x in found[0].get("at", ()))
+        rows.append((f"`{r['expression']}`", *errors, at, times))
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, ("---",) * len(columns), *rows)]
+    return "\n".join([head, "", *lines])
+
+
+def _wrong(found: dict[str, Any]) -> str:
+    """Special values that came out wrong."""
+    wrong = [f"{found[k]} {k.removeprefix('wrong_').replace('_', ' ')}" for k in found if k.startswith("wrong") and found[k]]
+    return f" ({', '.join(wrong)} wrong)" if wrong else ""
 
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:
@@ -54,7 +77,8 @@ def _error(errors: dict[str, Any], pair: str) -> str:
 
 def main() -> None:
     files = [pathlib.Path(name) for name in sys.argv[1:]] or sorted(RESULTS.glob("*.json"))
-    print("\n\n".join(table(json.loads(file.read_text())) for file in files))
+    reports = [json.loads(file.read_text()) for file in files]
+    print("\n\n".join(accuracy_table(r) if "values" in r else table(r) for r in reports))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from pallas_port.golden import accuracy  # noqa: E402
+from pallas_port.golden import accuracy, table  # noqa: E402
 from pallas_port.translator.result import TARGETS  # noqa: E402
 
 
@@ -33,3 +33,11 @@ def test_arguments_start_with_all_special_values():
         values = accuracy.arguments(function)
         assert {v.dtype.name for v in values} == {"float32"} and {v.shape for v in values} == {(accuracy.VALUES,)}
         assert np.isnan(values[0]).any() and np.isinf(values[-1]).any()
+
+
+def test_table_says_what_is_wrong():
+    good = {"max_ulp": 1.25, "at": [2.0], "wrong_nan": 0, "wrong_inf": 0, "wrong_zero_sign": 0, "us": 9.0}
+    report = {"device": "GPU", "jax": "0.11.2", "date": "today", "values": 4, "results": [
+        {"function": "floor", "expression": "jnp.floor(x)", "port": good, "jnp": good | {"wrong_inf": 3}, "triton": {"fault": "no"}}]}
+    assert table.accuracy_table(report).splitlines()[-1] == (
+        "| `jnp.floor(x)` | 1.25 | 1.25 (3 inf wrong) | fails | 2 | 9.0 / 9.0 / - |")
