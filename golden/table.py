@@ -17,7 +17,12 @@ _COLUMNS = ("kernel", "shape", "port", "Triton original", "speed-up", "rate of t
 
 
 def table(report: dict[str, Any]) -> str:
-    """A heading line and a Markdown table for one result file."""
+    """A heading line and a Markdown table for one result file, of either kind."""
+    return accuracy_table(report) if "values" in report else speed_table(report)
+
+
+def speed_table(report: dict[str, Any]) -> str:
+    """Times and errors of goldens."""
     rows = [_row(record) for record in report["results"] if "us" in record or record["status"] == "failed"]
     head = f"{report['device']}, JAX {report['jax']}, {report['date']}; times in µs, medians of {report['iterations']}"
     lines = [f"| {' | '.join(cells)} |" for cells in (_COLUMNS, ("---",) * len(_COLUMNS), *rows)]
@@ -77,8 +82,7 @@ def _error(errors: dict[str, Any], pair: str) -> str:
 
 def main() -> None:
     files = [pathlib.Path(name) for name in sys.argv[1:]] or sorted(RESULTS.glob("*.json"))
-    reports = [json.loads(file.read_text()) for file in files]
-    print("\n\n".join(accuracy_table(r) if "values" in r else table(r) for r in reports))
+    print("\n\n".join(table(json.loads(file.read_text())) for file in files))
 
 
 if __name__ == "__main__":

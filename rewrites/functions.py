@@ -6,9 +6,13 @@ function: a short formula of operations that have a rule, in float32 and rounded
 the original, as the Triton backend computes them. Special values (0, -0, infinities, nan,
 subnormal numbers) come out as jnp has them; `golden/results/accuracy-*.json` has the errors.
 
-Which function becomes which is measured, not listed: `translator/replacements.py`. A function that
-is a composition of such primitives, is passed around by name, or gets keywords that the support
-function does not take stays on Triton.
+`argmax`, `argmin`, `var`, `std`, `logsumexp` and `softmax` over one axis have support functions too; ties go
+to the lowest index and nan wins, as in NumPy.
+
+Which function becomes which is measured where it is one such primitive, and listed where it is
+several: `translator/replacements.py`. Calls stay on Triton if the function is neither, is passed
+around by name, is called with numbers known while tracing (`jnp.floor(2.5)`: use `math.floor`), or
+gets keywords that the support function does not take.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _quote(text: str, *functions: str) -> str:
 
 
 def _results() -> str:
-    files = sorted(table.RESULTS.glob("*.json"))
+    files = sorted(table.RESULTS.glob("*.json"), key=lambda f: (f.name.startswith("accuracy-"), f.name))
     return "\n\n".join(table.table(json.loads(file.read_text())) for file in files) or "No results are committed."
 
 

@@ -31,7 +31,7 @@ from .plan_layouts import plan_layouts
 from .plan_races import Revisit, revisited
 from .recorded import recorded_problems, recordings
 from .ref_shapes import ref_dims
-from .replacements import obstacle, replacement
+from .replacements import FUNCTIONS, obstacle, replacement
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
 from .source import Source
@@ -356,8 +356,13 @@ class _Group:
             if problem := obstacle(name, self._kind(node)):
                 self.block("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {problem}", problem.advice)
         for reduction in self.model.reductions:
-            if reduction.operation not in ("sum", "max", "min", "mean", "amax", "amin"):
-                self.block("B120", reduction.node, f"{ast.unparse(reduction.node)[:60]}: Mosaic GPU has no rule for this reduction")
+            if reduction.operation in ("sum", "max", "min", "mean", "amax", "amin"):
+                continue
+            text = ast.unparse(reduction.node)[:60]
+            if self._support_of(reduction.node, reduction.function) is None:
+                self.block("B120", reduction.node, f"{text}: Mosaic GPU has no rule for this reduction")
+            elif reduction.axis is None and reduction.rank != 1:
+                self.block("B112", reduction.node, f"{text}: over a whole tile", "give one literal axis")
 
     def _kind(self, node: ast.AST) -> str:
         """``int`` if all operands of a call, a method or an operator are known to be arrays of integers."""
@@ -370,7 +375,7 @@ class _Group:
 
     def _support_of(self, node: ast.AST, name: str) -> act.CallSupport | None:
         """The call of a support function that takes the place of ``node``, if it must be replaced and can be."""
-        if not obstacle(name, self._kind(node)):
+        if name not in FUNCTIONS and not obstacle(name, self._kind(node)):
             return None
         function = replacement(name)
         if function is None:
@@ -384,7 +389,7 @@ class _Group:
             return None  # the function was bound to another name, maybe to several
         from ..rewrites.support import takes
 
-        keywords = frozenset(k.arg for k in node.keywords)
+        keywords = frozenset(k.arg for k in node.keywords) - {"keepdims"}  # left out of reductions
         if None in keywords or not takes(function, len(node.args) + method, keywords):  # type: ignore[arg-type]
             return None
         return act.CallSupport(self.span(node), function, method)
@@ -561,7 +566,10 @@ class _Group:
                 continue
             if reduction.keepdims:
                 add(act.DropKeepdims(self.span(reduction.node)))
-            if reduction.axis is None and reduction.rank == 2:
+            if support := self._support_of(reduction.node, reduction.function):
+                emission.support.add(support.function)
+                add(support)
+            elif reduction.axis is None and reduction.rank == 2:
                 if reduction.operation in ("sum", "mean"):
                     self.block("N201", reduction.node, "the sum over the tile is taken in two steps: another order of additions")
                 add(act.ReduceInTwoSteps(self.span(reduction.node), reduction.operation))

@@ -29,7 +29,8 @@ from .events import (
 )
 from .text import tuple_text, wrap
 
-_FLOAT_REDUCTIONS = {"sum", "max", "min", "mean", "prod", "amax", "amin", "any", "all"}
+_REDUCTIONS = {"sum", "max", "min", "mean", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "var", "std", "logsumexp"}
+_SOFTMAX = {"jax.nn.softmax", "jax.nn.log_softmax", "jax.scipy.special.softmax", "jax.scipy.special.log_softmax"}
 _CREATION = {"zeros", "ones", "full", "empty"}
 _LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}
 _DOTS = {
@@ -269,10 +270,16 @@ class Calls:
             if isinstance(value, RefValue):
                 return Array(value.dims, self.tile(value.dims and len(value.dims), f"{value.name}.shape"))
             return Scalar()
-        if short in _FLOAT_REDUCTIONS or short in ("argmax", "argmin", "var", "std", "logsumexp"):
-            if name.startswith(("jax.numpy", "jax.nn", "jax.scipy")) and node.args:
-                value = self.eval(node.args[0], env)
-                return self.reduction(node, short, node.args[0], value, node.args[1:], keywords, env)
+        if name in ("jax.lax.argmax", "jax.lax.argmin"):
+            keywords.pop("index_dtype", None)  # the Triton backend takes int32 only
+            return self.reduction(node, name, node.args[0], self.eval(node.args[0], env), node.args[1:2], keywords, env)
+        if short in _REDUCTIONS and name.startswith(("jax.numpy", "jax.nn", "jax.scipy")) and node.args:
+            return self.reduction(node, name, node.args[0], self.eval(node.args[0], env), node.args[1:], keywords, env)
+        if name in _SOFTMAX and node.args:
+            value = self.eval(node.args[0], env)
+            axis = keywords if len(node.args) > 1 or "axis" in keywords else {**keywords, "axis": ast.parse("-1", mode="eval").body}
+            self.reduction(node, name, node.args[0], value, node.args[1:], axis, env)
+            return dataclasses.replace(value, run=None, mask=None) if isinstance(value, Array) else value
         if short in ("broadcast_to", "broadcast_in_dim"):
             return self.broadcast(node, short, env)
         if short == "expand_dims":
@@ -363,16 +370,17 @@ class Calls:
         return None
 
     def reduction(
-        self, node: ast.Call, operation: str, operand: ast.expr, value: Value,
+        self, node: ast.Call, function: str, operand: ast.expr, value: Value,
         positional: list[ast.expr], keywords: dict[str, ast.expr], env: dict[str, Value],
     ) -> Value:
+        operation = function.rpartition(".")[2]
         axis_node = positional[0] if positional else keywords.get("axis")
         keep = keywords.get("keepdims")
         keepdims = isinstance(keep, ast.Constant) and keep.value is True
         if not isinstance(value, Array):
             return value
         for k, v in keywords.items():
-            if k not in ("axis", "keepdims", "dtype") or k == "keepdims" and not isinstance(v, ast.Constant):
+            if k not in ("axis", "keepdims", "dtype", "ddof") or k == "keepdims" and not isinstance(v, ast.Constant):
                 self.find("B112", node, f"a reduction with {k}={ast.unparse(v)}")
         if len(positional) > 1:
             self.find("B112", node, "a reduction with several positional arguments", "name them")
@@ -398,7 +406,7 @@ class Calls:
             if other.node is node and (other.axis, other.rank) != (axis, rank):
                 self.find("B112", node, "a reduction of arrays of different shapes in a helper", "write one helper for each shape")
         self.model.reductions.append(
-            Reduction(node, operation, axis, rank, keepdims, operand, value.tile)
+            Reduction(node, operation, axis, rank, keepdims, operand, value.tile, function)
         )
         if axis is None or rank == 1 and not keepdims:
             return Scalar()
@@ -414,10 +422,11 @@ class Calls:
         kept = 1 - axis
         tile = self.tile(1)
         tile.vary(value.tile, kept)
+        kind = "int" if operation.startswith("arg") else value.kind
         if keepdims:
             dims = tuple("1" if k == axis else d for k, d in enumerate(value.dims))
-            return Array(dims, tile, thin_axis=kept, kind=value.kind, axis_from_end=1 - kept)
-        return Array((value.dims[kept],), tile, kind=value.kind)
+            return Array(dims, tile, thin_axis=kept, kind=kind, axis_from_end=1 - kept)
+        return Array((value.dims[kept],), tile, kind=kind)
 
     def broadcast(self, node: ast.Call, short: str, env: dict[str, Value]) -> Value:
         value = self.eval(node.args[0], env)
@@ -459,8 +468,8 @@ class Calls:
         if isinstance(base, RefValue):
             self.find("B110", node, f"the ref method {func.attr}")
             return Unknown(func.attr)
-        if func.attr in _FLOAT_REDUCTIONS or func.attr in ("argmax", "argmin", "var", "std"):
-            return self.reduction(node, func.attr, func.value, base, node.args, keywords, env)
+        if func.attr in _REDUCTIONS:
+            return self.reduction(node, f".{func.attr}", func.value, base, node.args, keywords, env)
         args = [self.eval(a, env) for a in node.args]
         if isinstance(base, Array):
             self.model.calls.append((node, f"jax.numpy.{func.attr}"))

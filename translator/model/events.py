@@ -65,6 +65,7 @@ class Reduction:
     keepdims: bool
     operand: ast.expr
     tile: Tile
+    function: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

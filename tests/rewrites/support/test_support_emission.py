@@ -5,7 +5,7 @@ import builtins
 
 import pytest
 
-from pallas_port.rewrites.support import _functions, _imports, emit_support, needed_functions, needed_modules
+from pallas_port.rewrites.support import _functions, _imports, _modules, emit_support, needed_functions, needed_modules
 
 
 class Names:
@@ -118,3 +118,11 @@ def test_public_functions_say_what_they_do(name):
     (node,) = ast.parse(_functions()[name][0]).body
     assert len(_functions()[name][0].splitlines()) < 70
     assert node.name == name
+
+
+def test_support_functions_have_names_of_their_own():
+    names = [
+        node.name for _, tree in _modules().values() for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    ]
+    assert len(names) == len(set(names))
