@@ -4,35 +4,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_port.golden import norm_shapes
+
 SOURCE_MODULE = "jax.experimental.pallas.ops.gpu.layer_norm"
 EPS = 1e-5
 
-_FEW = {
-    "2x3x256 f32": dict(shape=(2, 3, 256), dtype="float32"),
-    "1x5x1001 bf16": dict(shape=(1, 5, 1001), dtype="bfloat16"),
-    "2x2x100 f16": dict(shape=(2, 2, 100), dtype="float16"),
-}
-_LONG = {"1x2x4500 bf16": dict(shape=(1, 2, 4500), dtype="bfloat16")}  # more than one block of columns
-_LARGE = {
-    "8x2048x4096 bf16": dict(shape=(8, 2048, 4096), dtype="bfloat16"),
-    "8x2048x4096 f32": dict(shape=(8, 2048, 4096), dtype="float32"),
-    "8x2048x1001 bf16": dict(shape=(8, 2048, 1001), dtype="bfloat16"),
-    "8x2048x1001 f32": dict(shape=(8, 2048, 1001), dtype="float32"),
-}
-
-
-def _labels(entry, shapes):
-    name = entry.removeprefix("example:")
-    return {f"{name} {label}": dict(entry=entry, **shape) for label, shape in shapes.items()}
-
-
-_SMALL = (
-    _labels("layer_norm", _FEW)
-    | _labels("layer_norm_forward", _FEW)
-    | _labels("layer_norm_backward", _FEW | _LONG)
-    | _labels("example:gradients", {"2x3x256 f32": _FEW["2x3x256 f32"]})
-)
-_TIMED = _labels("layer_norm", _LARGE) | _labels("layer_norm_forward", _LARGE) | _labels("layer_norm_backward", _LARGE)
+_SMALL, _TIMED = norm_shapes.small("layer_norm"), norm_shapes.timed("layer_norm")
 SHAPES = _SMALL | _TIMED
 ENTRIES = {label: shape["entry"] for label, shape in SHAPES.items()}
 SMALL, TIMED = tuple(_SMALL), tuple(_TIMED)
