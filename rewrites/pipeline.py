@@ -185,6 +185,8 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
         blocks.append(f"(({', '.join(extents)}), {array}.dtype)")
     add(1, f"blocks = [{', '.join(blocks)}]")
     minor = dict.fromkeys(_minor(at, data) for at in range(len(plan.operands)))
+    if not plan.masked:  # TMA takes whole swizzled tiles of an array that is not padded
+        minor |= dict.fromkeys(f"{array}.shape[-1]" for _, array in data.blocks)
     first = data.blocks[0][1]
     tf32 = ", tf32=True" if plan.tf32 else ""
     add(1, f"swizzle = tile.swizzle({first}.dtype, {', '.join(minor)}{tf32})")

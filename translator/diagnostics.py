@@ -74,7 +74,7 @@ _ALL: tuple[Code, ...] = (
     Code("B110", "unknown function",
          "The port does not know what this function does to register arrays. Its source is not in this file, or the operation has no rewrite yet."),
     Code("B111", "index vector of unknown extent", "Write jnp.arange(size) with a static size, plus an offset."),
-    Code("B112", "reduction not followed", "Give one literal axis of an array of rank 1 or 2."),
+    Code("B112", "reduction not followed", "Give one literal axis of an array of rank 1 or 2, along a dimension of more than one element."),
     Code("B113", "grid axis not literal", "program_id and num_programs need a literal axis."),
     Code("B114", "arguments of an access not readable",
          "load and store must name the ref, the index and the value; arguments passed with * or ** cannot be read. Both load(ref.at[index]) and the earlier load(ref, index) are."),

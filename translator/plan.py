@@ -35,6 +35,7 @@ from .replacements import FUNCTIONS, obstacle, replacement
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
 from .source import Source
+from .unit_extents import unit_reductions
 
 if TYPE_CHECKING:
     from .facts import Facts, SiteFacts
@@ -277,6 +278,9 @@ class _Group:
         for finding in self.model.findings:
             self.block(finding.code, finding.node, finding.reason, finding.advice)
         self._diagnose_primitives()
+        for reduction in unit_reductions(self.model, self.sites, inputs):
+            self.block("B112", reduction.node, "a reduction along a dimension of extent 1",
+                       "leave that dimension out of the array: None in the BlockSpec, an integer as the index")
         for site in self.sites:
             call, problems = plan_call(site, self.resolver, self.lines, self.model, inputs)
             self.calls.append(call)

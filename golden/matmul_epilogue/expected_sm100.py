@@ -125,12 +125,12 @@ def _num_sms():
 
 
 def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the minor extents."""
+  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
   columns = math.gcd(widest, *minor)
   if itemsize != 2:
     raise ValueError("the matrix product takes float16 and bfloat16 operands only")
   if columns < 16:
-    raise ValueError(f"blocks with minor extents {minor} are not multiples of 16")
+    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
   return columns
 
 
@@ -303,7 +303,7 @@ def run(
     grid = (m // block_m, n // block_n)
     tile = _Tcgen05Tile(block_m, block_n, out_type)
     blocks = [((block_m, block_k), x.dtype), ((block_k, block_n), w.dtype)]
-    swizzle = tile.swizzle(x.dtype, block_k, tile.shape[1])
+    swizzle = tile.swizzle(x.dtype, block_k, tile.shape[1], x.shape[-1], w.shape[-1])
     stages = _stages(num_stages, tile, *blocks)
 
     def body(x_ref, w_ref, bias_ref, residual_ref, out_ref, ring, scratch):

@@ -120,12 +120,12 @@ def _num_sms():
 
 
 def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the minor extents."""
+  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
   columns = math.gcd(widest, *minor)
   if itemsize != 2:
     raise ValueError("the matrix product takes float16 and bfloat16 operands only")
   if columns < 16:
-    raise ValueError(f"blocks with minor extents {minor} are not multiples of 16")
+    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
   return columns
 
 
@@ -283,7 +283,7 @@ def run(a, b, *, block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=3
         grid = (m // block_m, n // block_n)
         tile = _Tcgen05Tile(block_m, block_n, out_type)
         blocks = [((block_m, block_k), a.dtype), ((block_k, block_n), b.dtype)]
-        swizzle = tile.swizzle(a.dtype, block_k, tile.shape[1])
+        swizzle = tile.swizzle(a.dtype, block_k, tile.shape[1], a.shape[-1], b.shape[-1])
         stages = _stages(num_stages, tile, *blocks)
 
         def body(a_ref, b_ref, c_ref, ring, scratch):

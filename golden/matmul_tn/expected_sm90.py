@@ -122,12 +122,12 @@ def _num_sms():
 
 
 def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the minor extents."""
+  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
   columns = math.gcd(widest, *minor)
   if itemsize != 2:
     raise ValueError("the matrix product takes float16 and bfloat16 operands only")
   if columns < 16:
-    raise ValueError(f"blocks with minor extents {minor} are not multiples of 16")
+    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
   return columns
 
 
@@ -170,7 +170,7 @@ class _WgmmaTile:
           " contracted along their last dimension, as in a @ b.T: transpose the array before the call"
       )
     if (columns := math.gcd(32, *minor)) < 8:
-      raise ValueError(f"blocks with minor extents {minor} are not multiples of 8")
+      raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 8: pad the arrays")
     return columns
 
   def _out_shape(self):
@@ -213,6 +213,7 @@ class _WgmmaPart:
   def store(self, value, ref):
     """Registers -> SMEM -> GMEM in chunks that take turns; TMA clips at the edges of the array."""
     slots, height, width = self.out.shape
+    value = plgpu.layout_cast(value, self.layout)  # an accumulator of no products has none yet
     value, target = value.astype(ref.dtype), ref.at[self.rows, self.cols]
     rows, cols = self.shape
     chunks = [(r, c) for r in range(0, rows, height) for c in range(0, cols, width)]
@@ -272,7 +273,7 @@ def run(
         grid = (m // block_m * tiles_n,)
         tile = _WgmmaTile(block_m, block_n, out_type)
         blocks = [((block_k, block_m), a.dtype), ((block_k, block_n), b.dtype)]
-        swizzle = tile.swizzle(a.dtype, tile.shape[0], tile.shape[1])
+        swizzle = tile.swizzle(a.dtype, tile.shape[0], tile.shape[1], a.shape[-1], b.shape[-1])
         stages = _stages(num_stages, tile, *blocks)
 
         def body(a_ref, b_ref, out_ref, ring, scratch):

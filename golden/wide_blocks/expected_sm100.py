@@ -121,12 +121,12 @@ def _num_sms():
 
 
 def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the minor extents."""
+  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
   columns = math.gcd(widest, *minor)
   if itemsize != 2:
     raise ValueError("the matrix product takes float16 and bfloat16 operands only")
   if columns < 16:
-    raise ValueError(f"blocks with minor extents {minor} are not multiples of 16")
+    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
   return columns
 
 
@@ -286,7 +286,7 @@ def run(lhs, rhs):
         grid = (m // TILE_M, n // TILE_N)
         tile = _Tcgen05Tile(TILE_M, TILE_N, out_type)
         blocks = [((TILE_M, STEP), lhs.dtype), ((STEP, TILE_N), rhs.dtype)]
-        swizzle = tile.swizzle(lhs.dtype, STEP, tile.shape[1])
+        swizzle = tile.swizzle(lhs.dtype, STEP, tile.shape[1], lhs.shape[-1], rhs.shape[-1])
         stages = _stages(4, tile, *blocks)
 
         def body(lhs_ref, rhs_ref, out_ref, ring, scratch):

@@ -12,6 +12,7 @@ from jax import lax
 
 def _sqrt(x):
   """Square root by rsqrt, right at 0, inf, nan and below 0; error 2.4 ulp in float32."""
+  x = x if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x.astype(jnp.float32)
   return jnp.where((x == 0) | (x == jnp.inf), x, x * lax.rsqrt(x))
 
 

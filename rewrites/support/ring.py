@@ -119,12 +119,12 @@ def _num_sms():
 
 
 def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the minor extents."""
+  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
   columns = math.gcd(widest, *minor)
   if itemsize != 2:
     raise ValueError("the matrix product takes float16 and bfloat16 operands only")
   if columns < 16:
-    raise ValueError(f"blocks with minor extents {minor} are not multiples of 16")
+    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
   return columns
 
 

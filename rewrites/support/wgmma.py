@@ -50,7 +50,7 @@ class _WgmmaTile:
           " contracted along their last dimension, as in a @ b.T: transpose the array before the call"
       )
     if (columns := math.gcd(32, *minor)) < 8:
-      raise ValueError(f"blocks with minor extents {minor} are not multiples of 8")
+      raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 8: pad the arrays")
     return columns
 
   def _out_shape(self):
@@ -93,6 +93,7 @@ class _WgmmaPart:
   def store(self, value, ref):
     """Registers -> SMEM -> GMEM in chunks that take turns; TMA clips at the edges of the array."""
     slots, height, width = self.out.shape
+    value = plgpu.layout_cast(value, self.layout)  # an accumulator of no products has none yet
     value, target = value.astype(ref.dtype), ref.at[self.rows, self.cols]
     rows, cols = self.shape
     chunks = [(r, c) for r in range(0, rows, height) for c in range(0, cols, width)]

@@ -104,6 +104,9 @@ class Operators:
     def division(self, node: ast.AST, left: ast.expr, right: ast.expr) -> None:
         if not (isinstance(right, ast.Call) and isinstance(node, ast.BinOp)):
             return
+        operand = self.model.values.get(right.args[0]) if right.args else None
+        if isinstance(operand, Array) and operand.kind == "int":
+            return  # jnp.sqrt makes a float of it, lax.rsqrt would not
         for i, root in enumerate(self.model.square_roots):
             if root.call is right and root.form == "plain":
                 one = isinstance(left, ast.Constant) and left.value == 1

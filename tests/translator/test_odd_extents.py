@@ -1,0 +1,109 @@
+"""Extents and dtypes that used to fail only when a port was lowered: they work, or are refused in words."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+
+from .evidence import codes, computes, lowers  # noqa: E402
+
+HEAD = """
+import functools
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+PARAMS = plgpu.CompilerParams(num_warps=4, num_stages=2)
+"""
+MATMUL = HEAD + """
+def kernel(a_ref, b_ref, o_ref, *, bk):
+    def step(t, acc):
+        ks = pl.ds(t * bk, bk)
+        return acc + jnp.dot(a_ref[:, ks], b_ref[ks, :], preferred_element_type=jnp.float32)
+
+    acc = lax.fori_loop(0, UPPER, step, jnp.zeros((a_ref.shape[0], b_ref.shape[1]), jnp.float32))
+    o_ref[...] = acc.astype(o_ref.dtype)
+
+
+def run(a, b, bk=64):
+    (m, k), n = a.shape, b.shape[1]
+    return pl.pallas_call(
+        functools.partial(kernel, bk=bk),
+        grid=(m // 64, n // 64),
+        in_specs=[pl.BlockSpec((64, k), lambda i, j: (i, 0)), pl.BlockSpec((k, 64), lambda i, j: (0, j))],
+        out_specs=pl.BlockSpec((64, 64), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((m, n), jnp.float32),
+        compiler_params=PARAMS,
+    )(a, b)
+"""
+
+
+def operands(k: int):
+    a, b = np.random.default_rng(k).standard_normal((2, 64 * k))
+    return a.reshape(64, k).astype(jnp.bfloat16), b.reshape(k, 64).astype(jnp.bfloat16)
+
+
+@pytest.mark.parametrize("k, upper, used", [
+    pytest.param(96, "a_ref.shape[1] // bk", 64, id="a-rest-that-no-step-takes"),
+    pytest.param(32, "a_ref.shape[1] // bk", 0, id="no-step-as-the-block-is-longer"),
+    pytest.param(128, "0", 0, id="no-step"),
+])
+def test_loops_of_products_over_part_of_the_contraction(k, upper, used):
+    a, b = operands(k)
+    result = computes(MATMUL.replace("UPPER", upper), a, b)
+    np.testing.assert_allclose(result, a[:, :used].astype(np.float32) @ b[:used].astype(np.float32), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_tma_cannot_cut_are_refused_in_words():
+    shapes = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands(136))
+    with pytest.raises(ValueError, match="not multiples of 16: pad the arrays"):
+        lowers(MATMUL.replace("UPPER", "a_ref.shape[1] // bk"), *shapes)
+
+
+ROWS = HEAD + """
+def kernel(x_ref, o_ref):
+    x = x_ref[...]
+    o_ref[...] = VALUE
+
+
+def run(x):
+    return pl.pallas_call(
+        kernel, grid=(x.shape[0] // 8,), in_specs=[pl.BlockSpec((8, 1), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((8, 1), lambda i: (i, 0)), out_shape=jax.ShapeDtypeStruct(x.shape, jnp.float32),
+        compiler_params=PARAMS,
+    )(x)
+"""
+
+
+@pytest.mark.parametrize("value", ["x - jnp.max(x, axis=1)[:, None]", "x - x.sum(axis=-1, keepdims=True)", "x * jnp.max(x)"])
+def test_reduction_along_one_element_stays_on_triton(value):
+    assert codes(ROWS.replace("VALUE", value)) == {"B112"}
+
+
+@pytest.mark.parametrize("value", ["jnp.exp(x)", "x - jnp.max(x, axis=0)[None, :]"])
+def test_columns_of_one_element_port_otherwise(value):
+    lowers(ROWS.replace("VALUE", value), jax.ShapeDtypeStruct((32, 1), jnp.float32))
+
+
+ROOT = HEAD + """
+def kernel(x_ref, o_ref):
+    o_ref[...] = VALUE
+
+
+def run(x):
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, jnp.float32), compiler_params=PARAMS)(x)
+"""
+
+
+@pytest.mark.parametrize("value, expected", [
+    ("jnp.sqrt(x_ref[...])", lambda x: np.sqrt(x)),
+    ("1 / jnp.sqrt(jnp.arange(256) + 1)", lambda x: 1 / np.sqrt(np.arange(256) + 1)),
+    ("x_ref[...] / jnp.sqrt(jnp.arange(256) + 1)", lambda x: x / np.sqrt(np.arange(256) + 1)),
+])
+def test_roots_of_integers(value, expected):
+    x = np.arange(256, dtype=np.int32)
+    np.testing.assert_allclose(computes(ROOT.replace("VALUE", value), x), expected(x), rtol=1e-6)
