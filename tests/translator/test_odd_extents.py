@@ -79,14 +79,22 @@ def run(x):
 """
 
 
-@pytest.mark.parametrize("value", ["x - jnp.max(x, axis=1)[:, None]", "x - x.sum(axis=-1, keepdims=True)", "x * jnp.max(x)"])
-def test_reduction_along_one_element_stays_on_triton(value):
-    assert codes(ROWS.replace("VALUE", value)) == {"B112"}
+@pytest.mark.parametrize("value, code", [
+    ("x - jnp.max(x, axis=1)[:, None]", "B112"), ("x - x.sum(axis=-1, keepdims=True)", "B112"),
+    ("x - jnp.max(x, axis=0)[None, :]", "B105"),
+])
+def test_reduction_along_one_element_stays_on_triton(value, code):
+    assert code in codes(ROWS.replace("VALUE", value))
 
 
-@pytest.mark.parametrize("value", ["jnp.exp(x)", "x - jnp.max(x, axis=0)[None, :]"])
-def test_columns_of_one_element_port_otherwise(value):
-    lowers(ROWS.replace("VALUE", value), jax.ShapeDtypeStruct((32, 1), jnp.float32))
+@pytest.mark.parametrize("axis", [0, None])
+def test_reduction_of_one_row_stays_on_triton(axis):
+    source = ROWS.replace("VALUE", f"x.sum(axis={axis})").replace("(8, 1), lambda i: (i, 0)", "(1, 128), lambda i: (i, 0)", 1)
+    assert "B112" in codes(source)
+
+
+def test_columns_of_one_element_port_otherwise():
+    lowers(ROWS.replace("VALUE", "jnp.exp(x)"), jax.ShapeDtypeStruct((32, 1), jnp.float32))
 
 
 ROOT = HEAD + """

@@ -173,6 +173,8 @@ class Expressions:
         if isinstance(base, Scalar) and base.static:
             self.eval(node.slice, env)
             return Scalar(True, (UNKNOWN_FACTOR,), ast.unparse(node) if base.text else "")
+        if isinstance(base, Scalar):
+            self.find("B105", node, f"{ast.unparse(node)[:60]} indexes what is one number in the port")
         if isinstance(base, Unknown) and base.why == "refs":
             item = self.eval(node.slice, env)
             if isinstance(item, Scalar) and item.text.isdigit():
