@@ -3,6 +3,8 @@
 Why: at Warpgroup semantics nothing can be computed on an (M, 1) or (1, N) array, and a reduction
 with `keepdims=True` never lowers. The port reduces without `keepdims`, leaves `[:, None]` out where
 arithmetic on the thin array follows, and adds it where the array is broadcast against a tile.
+`jnp.expand_dims`, and `x[:, 0]` or `squeeze` of a thin array, are treated alike. One index vector that
+numbers both rows and columns is computed twice, since an array has one layout.
 
 Blocks of extent 1 along one axis, `(M, 1)` beside tiles, are loaded and stored at rank 1 as well (MG201, MG202).
 
@@ -23,7 +25,8 @@ class NewAxes(Rule):
     title = "keepdims and new axes move to where an array meets a tile"
     nodes = {
         actions.DropKeepdims: (cst.Call,),
-        actions.DropNewAxis: (cst.Subscript,),
+        actions.DropNewAxis: (cst.Subscript, cst.Call),
+        actions.RepeatIndices: (cst.Name,),
         actions.AddNewAxis: (cst.BaseExpression,),
     }
     EXAMPLES = (
@@ -59,8 +62,15 @@ def run(x):
 
     def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.CSTNode:
         if isinstance(action, actions.DropNewAxis):
+            if isinstance(node, cst.Call):
+                kept = node.func.value if action.method else node.args[0].value  # type: ignore[attr-defined]
+                return kept.with_changes(lpar=(*node.lpar, *kept.lpar), rpar=(*kept.rpar, *node.rpar))
             assert isinstance(node, cst.Subscript)
             return node.value.with_changes(lpar=(*node.lpar, *node.value.lpar), rpar=(*node.value.rpar, *node.rpar))
+        if isinstance(action, actions.RepeatIndices):
+            again = expression(action.text)
+            plain = isinstance(again, (cst.Name, cst.Call))
+            return again if plain else again.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         if isinstance(action, actions.DropKeepdims):
             assert isinstance(node, cst.Call)
             kept = [a for a in node.args if a.keyword is None or a.keyword.value != "keepdims"]

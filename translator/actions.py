@@ -104,8 +104,20 @@ class DefineLayouts(Action):
 
 @dataclasses.dataclass(frozen=True)
 class DropNewAxis(Action):
-    """``x[:, None]`` becomes ``x``: the array stays at rank 1 until it meets a full tile."""
+    """``x[:, None]`` becomes ``x``: the array stays at rank 1 until it meets a full tile.
 
+    method: the node is ``x.squeeze()`` and the like.
+    """
+
+    method: bool = False
+    rule = "MG301"
+
+
+@dataclasses.dataclass(frozen=True)
+class RepeatIndices(Action):
+    """The name of an index vector becomes ``text``, which computes it again for the other axis of a tile."""
+
+    text: str
     rule = "MG301"
 
 

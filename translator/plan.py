@@ -563,7 +563,9 @@ class _Group:
             modules.name("jax.lax")
             add(act.GridAxis(self.span(query.node), self.axis_name(query.axis), query.size))
         for strip in model.strips.values():
-            add(act.DropNewAxis(self.span(strip.node)))
+            add(act.DropNewAxis(self.span(strip.node), strip.method))
+        for node, text in model.repeats.items():
+            add(act.RepeatIndices(self.span(node), text))
         dropped = {h.reduction.node for h in hoists}
         for reduction in model.reductions:
             if reduction.node in dropped:
@@ -598,6 +600,8 @@ class _Group:
 
     def is_new_axis(self, node: ast.expr) -> bool:
         """``x[:, None]`` written out by the user stands as it is."""
+        if isinstance(node, ast.Call):
+            return (self.resolver.qualified(node.func) or "").endswith(".expand_dims")
         if not isinstance(node, ast.Subscript):
             return False
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]

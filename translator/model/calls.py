@@ -317,6 +317,8 @@ class Calls:
                     return value
                 if short in ("transpose", "swapaxes"):
                     return self.transpose(node, value)
+                if value.thin_axis is not None and _flattens(short, node.args[1:]) and not node.keywords:
+                    return self.squeezed(node, value)
             self.find("B105", node, f"{short} of register arrays")
             return Unknown(short)
         result = self.elementwise(node, operands)
@@ -451,8 +453,12 @@ class Calls:
 
     def expand_dims(self, node: ast.Call, env: dict[str, Value]) -> Value:
         value = self.eval(node.args[0], env)
-        self.find("B105", node, "jnp.expand_dims", "write x[:, None] or x[None, :]")
-        return value if isinstance(value, Array) else Unknown("expand_dims")
+        axis = node.args[1] if len(node.args) > 1 else next((k.value for k in node.keywords if k.arg == "axis"), None)
+        text = ast.unparse(axis) if axis is not None else ""
+        if isinstance(value, Array) and value.rank == 1 and text in ("0", "1", "-1"):
+            return self.new_axis(node, node.args[0], value, 1 if text == "0" else 0)
+        self.find("B105", node, f"{ast.unparse(node)[:60]}", "write x[:, None] or x[None, :] of an array of rank 1")
+        return Unknown("expand_dims")
 
     def method(self, node: ast.Call, base: Value, func: ast.Attribute, env: dict[str, Value]) -> Value:
         keywords = {k.arg: k.value for k in node.keywords if k.arg}
@@ -475,6 +481,8 @@ class Calls:
             self.model.calls.append((node, f"jax.numpy.{func.attr}"))
             if func.attr in ("transpose",):
                 return self.transpose(node, base)
+            if base.thin_axis is not None and _flattens(func.attr, node.args):
+                return self.squeezed(node, base, method=True)
             if func.attr in ("reshape", "ravel", "squeeze", "flatten"):
                 self.find("B105", node, f"{func.attr} of a register array")
                 return Unknown(func.attr)
@@ -609,3 +617,8 @@ def _touches_refs(value: Value) -> bool:
     if isinstance(value, Unknown):
         return value.why != "import"  # ``jnp.float32`` and the like
     return isinstance(value, (RefValue, ViewValue, FunctionValue))
+
+
+def _flattens(name: str, args: list[ast.expr]) -> bool:
+    """Whether a method of arrays leaves one dimension of an array with a dimension of extent 1."""
+    return name in ("squeeze", "ravel", "flatten") and not args or name == "reshape" and [ast.unparse(a) for a in args] == ["-1"]

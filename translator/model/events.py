@@ -70,9 +70,11 @@ class Reduction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Strip:
-    """``x[:, None]`` that the port leaves out: the array stays thin."""
+    """``x[:, None]``, ``jnp.expand_dims(x, 1)`` that the port leaves out: the array stays thin; or
+    ``x[:, 0]``, ``jnp.squeeze(x)`` of an array that is thin. method: ``x.squeeze()``."""
 
-    node: ast.Subscript
+    node: ast.expr
+    method: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,6 +146,7 @@ class KernelModel:
     accesses: list[Access] = dataclasses.field(default_factory=list)
     grid_queries: list[GridQuery] = dataclasses.field(default_factory=list)
     reductions: list[Reduction] = dataclasses.field(default_factory=list)
+    repeats: dict[ast.AST, str] = dataclasses.field(default_factory=dict)
     strips: dict[ast.AST, Strip] = dataclasses.field(default_factory=dict)
     expands: dict[ast.AST, Expand] = dataclasses.field(default_factory=dict)
     square_roots: list[SquareRoot] = dataclasses.field(default_factory=list)

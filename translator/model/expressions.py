@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 
+from ..names import walk
 from ..values import (
     UNKNOWN_FACTOR,
     Array,
@@ -21,6 +22,7 @@ from ..values import (
 from .events import (
     Strip,
 )
+from .text import tuple_text
 
 
 class Expressions:
@@ -191,6 +193,9 @@ class Expressions:
             for p in parts
         ]
         is_dots = [isinstance(p, ast.Constant) and p.value is Ellipsis for p in parts]
+        unit = 1 - base.thin_axis if base.thin_axis is not None else None
+        if unit is not None and len(parts) > unit and _is_zero(parts[unit]) and sum(is_full) == len(parts) - 1:
+            return self.squeezed(node, base)
         if not all(n or f or d for n, f, d in zip(is_none, is_full, is_dots)) or sum(is_dots) > 1:
             self.find("B105", node, f"indexing of a register array: {ast.unparse(node)}",
                       "index the ref instead, in the load")
@@ -222,13 +227,68 @@ class Expressions:
         if len(base.dims) != 1 or len(dims) != 2:
             self.find("B105", node, f"a new axis that makes an array of rank {len(dims)}")
             return Unknown("new axis")
-        axis = dims.index(base.dims[0]) if base.dims[0] != "1" else 0
         axis = 0 if dims[1] == "1" and not is_none[0] else 1
+        return self.new_axis(node, node.value, base, axis)
+
+    def new_axis(self, node: ast.expr, operand: ast.expr, base: Array, axis: int) -> Array:
+        """``operand[:, None]`` (axis 0) or ``operand[None, :]``: the vector varies along ``axis``."""
+        assert base.dims is not None
         self.model.strips.setdefault(node, Strip(node))
+        text = self.repeated(operand, base, axis)
+        if text:
+            self.model.repeats[operand] = text
+            base = dataclasses.replace(base, tile=self.tile(1, tuple_text(base.dims)))
+        dims = (base.dims[0], "1") if axis == 0 else ("1", base.dims[0])
         return dataclasses.replace(
-            base, dims=tuple(dims), thin_axis=axis, axis_from_end=1 - axis,
-            mask=self.shift(base.mask, 1 - axis),
+            base, dims=dims, thin_axis=axis, axis_from_end=1 - axis, mask=self.shift(base.mask, 1 - axis)
         )
+
+    def squeezed(self, node: ast.expr, base: Array, method: bool = False) -> Array:
+        """A thin array without its dimension of extent 1."""
+        assert base.dims is not None and base.thin_axis is not None
+        self.model.strips.setdefault(node, Strip(node, method))
+        return dataclasses.replace(
+            base, dims=(base.dims[base.thin_axis],), thin_axis=None, axis_from_end=0,
+            mask=self.shift(base.mask, -base.axis_from_end),
+        )
+
+    def repeated(self, node: ast.expr, base: Array, axis: int) -> str:
+        """The text of an index vector that already runs along the other axis of a tile, "" if it does not
+        or was not computed from numbers alone: a register array has one layout, so it is computed again."""
+        made = self.resolver.value(node)
+        if not isinstance(node, ast.Name) or self.axes.setdefault(made, axis) == axis:
+            return ""
+        again = self.index_tree(made)
+        names = [n.id for n in walk(again) if isinstance(n, ast.Name)] if again is not None else []
+        here, there = self.resolver.scope_of(node), self.resolver.scope_of(made)
+        bound = [(here.find(n) or (None, []))[1] for n in names]
+        same = all(len(b) == 1 and (there.find(n) or (None, None))[1] is b for n, b in zip(names, bound))
+        return ast.unparse(again) if again is not None and same else ""
+
+    def index_tree(self, node: ast.expr) -> ast.expr | None:
+        """``node`` with the arrays in it written out, if it is made of index vectors and numbers alone."""
+        value = self.model.values.get(node)
+        if isinstance(value, Scalar):
+            known = [n for n in walk(node) if isinstance(n, ast.Name) and self.resolver.binding(n) is not None]
+            names = [n for n in walk(node) if isinstance(n, ast.Name)]
+            calls = any(isinstance(n, ast.Call) for n in walk(node))
+            return None if calls or len(known) < len(names) else node
+        if not isinstance(value, Array):
+            return None
+        match node:
+            case ast.Name():
+                made = self.resolver.value(node)
+                return self.index_tree(made) if made is not node else None
+            case ast.Call(func, args):
+                vector = (self.resolver.qualified(func) or "").endswith((".arange", ".iota"))
+                return node if vector and not any(isinstance(n, ast.Call) for a in args for n in walk(a)) else None
+            case ast.BinOp(left, op, right):
+                parts = self.index_tree(left), self.index_tree(right)
+                return ast.BinOp(parts[0], op, parts[1]) if None not in parts else None
+            case ast.Compare(left, [op], [right]):
+                parts = self.index_tree(left), self.index_tree(right)
+                return ast.Compare(parts[0], [op], [parts[1]]) if None not in parts else None
+        return None
 
     def loaded_from(self, node: ast.expr) -> RefValue | None:
         """The ref that ``node`` loads, if it is a load or a name for one."""
@@ -239,3 +299,7 @@ class Expressions:
         if mask is None:
             return None
         return tuple(dataclasses.replace(t, axis_from_end=t.axis_from_end + by) for t in mask)
+
+
+def _is_zero(part: ast.expr) -> bool:
+    return isinstance(part, ast.Constant) and part.value == 0 and not isinstance(part.value, bool)

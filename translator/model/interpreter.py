@@ -32,6 +32,7 @@ class Interpreter(Statements, Expressions, Operators, Refs, Calls, ControlFlow):
         self.guards: list[ast.expr] = []
         self.evaluations: dict[ast.AST, int] = {}
         self.expansions: dict[ast.AST, int] = {}
+        self.axes: dict[ast.AST, int] = {}
 
     def tile(self, rank: int | None, shape_text: str = "") -> Tile:
         tile = Tile(rank, shape_text)

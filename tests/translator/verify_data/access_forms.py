@@ -1075,6 +1075,74 @@ def reference(x):
     return x * 2 + 1
 
 
+# -- b121
+def k(x_ref, o_ref):
+    r = jnp.arange(16)
+    x = x_ref[r[:, None], r[None, :]]
+    o_ref[...] = jnp.where(r[:, None] == r[None, :], x, 0.0)
+
+
+def run(x):
+    return pl.pallas_call(k, out_shape=x, compiler_params=CP)(x)
+
+
+def example_b121():
+    return (jax.random.uniform(key, (16, 16)),)
+
+
+def reference(x):
+    return x * jnp.eye(16)
+
+
+# -- b121_mask
+def k(x_ref, o_ref):
+    i = pl.program_id(0)
+    r = i * 16 + jnp.arange(16)
+    ok = r < x_ref.shape[0]
+    m = ok[:, None] & ok[None, :] & (r[:, None] >= r[None, :])
+    x = plt.load(x_ref.at[r[:, None], r[None, :]], mask=m, other=0.0)
+    plt.store(o_ref.at[r[:, None], r[None, :]], x, mask=ok[:, None] & ok[None, :])
+
+
+def run(x):
+    return pl.pallas_call(k, grid=(1,), out_shape=x, compiler_params=CP)(x)
+
+
+def example_b121_mask():
+    return (jax.random.uniform(key, (16, 16)),)
+
+
+def reference(x):
+    return jnp.tril(x)
+
+
+# -- expand_dims
+def k(x_ref, w_ref, o_ref, m_ref):
+    x = x_ref[...]
+    m = jnp.expand_dims(jnp.max(x, axis=1), 1)
+    e = jnp.exp(x - m) * jnp.expand_dims(w_ref[...], axis=0)
+    o_ref[...] = e
+    m_ref[...] = (m * 2)[:, 0] + jnp.squeeze(m) + m.reshape(-1)
+
+
+def run(x, w):
+    return pl.pallas_call(
+        k,
+        out_shape=[x, jax.ShapeDtypeStruct(x.shape[:1], x.dtype)],
+        in_specs=[pl.BlockSpec((16, 64), lambda: (0, 0)), pl.BlockSpec((64,), lambda: (0,))],
+        out_specs=[pl.BlockSpec((16, 64), lambda: (0, 0)), pl.BlockSpec((16,), lambda: (0,))],
+        compiler_params=CP,
+    )(x, w)
+
+
+def example_expand_dims():
+    return jax.random.uniform(key, (16, 64)), jax.random.uniform(key, (64,))
+
+
+def reference(x, w):
+    return jnp.exp(x - x.max(1, keepdims=True)) * w, x.max(1) * 4
+
+
 # -- m_scalar_mask
 def k(a_ref, o_ref):
     i, j = pl.program_id(0), pl.program_id(1)
