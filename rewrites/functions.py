@@ -7,7 +7,8 @@ the original, as the Triton backend computes them. Special values (0, -0, infini
 subnormal numbers) come out as jnp has them; `golden/results/accuracy-*.json` has the errors.
 
 `argmax`, `argmin`, `var`, `std`, `logsumexp` and `softmax` over one axis have support functions too; ties go
-to the lowest index and nan wins, as in NumPy.
+to the lowest index and nan wins, as in NumPy. `cumsum` along an axis becomes shuffles within warps, and
+shared memory between them; it needs the layout of its operand, so it must stand in the kernel itself.
 
 Which function becomes which is measured where it is one such primitive, and listed where it is
 several: `translator/replacements.py`. Calls stay on Triton if the function is neither, is passed
@@ -55,6 +56,9 @@ class Functions(Rule):
         Example(_KERNEL.replace("EXPRESSION", "abs(x) ** (x + p_ref[here])"), '''
         o_ref, here, _pow(abs(x), x + _load(p_ref, here, layout=layout, vec=vec)),
 '''),
+        Example(_KERNEL.replace("EXPRESSION", "jnp.cumsum(x)"), '''
+    _store(o_ref, here, _cumsum(x, layout=layout), layout=layout, vec=vec)
+'''),
         Example(_KERNEL.replace("EXPRESSION", "jax.nn.elu(x, alpha=0.5)"), '''
     _store(o_ref, here, _elu(x, alpha=0.5), layout=layout, vec=vec)
 '''),
@@ -66,10 +70,16 @@ class Functions(Rule):
             operands = [cst.Arg(_bare(node.left)), cst.Arg(_bare(node.right))]
             return cst.Call(function, operands, lpar=node.lpar, rpar=node.rpar)
         assert isinstance(node, cst.Call)
-        if not action.method:
-            return node.with_changes(func=function)
-        assert isinstance(node.func, cst.Attribute)
-        return node.with_changes(func=function, args=[cst.Arg(_bare(node.func.value)), *node.args])
+        args = list(node.args)
+        if action.method:
+            assert isinstance(node.func, cst.Attribute)
+            args.insert(0, cst.Arg(_bare(node.func.value)))
+        if action.layout:
+            none = cst.SimpleWhitespace("")
+            layout = cst.Arg(cst.Name(action.layout), cst.Name("layout"), equal=cst.AssignEqual(none, none))
+            args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            args.append(layout)
+        return node.with_changes(func=function, args=args)
 
 
 def _bare(node: cst.BaseExpression) -> cst.BaseExpression:

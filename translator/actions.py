@@ -175,10 +175,14 @@ class Sqrt(Action):
 
 @dataclasses.dataclass(frozen=True)
 class CallSupport(Action):
-    """A call or an operator becomes a call of the support function; ``method``: of an array's method."""
+    """A call or an operator becomes a call of the support function.
+
+    method: of an array's method. layout: of the operand, "" for functions that need none.
+    """
 
     function: str
     method: bool = False
+    layout: str = ""
     rule = "MG402"
 
 

@@ -27,15 +27,16 @@ from .kernel_model import build_model
 from .model.events import KernelModel
 from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
 from .plan_calls import CallPlan, Sequence, all_specs, plan_call
-from .plan_layouts import plan_layouts
+from .plan_layouts import Layouts, plan_layouts
 from .plan_races import Revisit, revisited
 from .recorded import recorded_problems, recordings
 from .ref_shapes import ref_dims
-from .replacements import FUNCTIONS, obstacle, replacement
+from .replacements import FUNCTIONS, NEED_LAYOUT, obstacle, replacement
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
 from .source import Source
 from .unit_extents import unit_reductions
+from .values import Array
 
 if TYPE_CHECKING:
     from .facts import Facts, SiteFacts
@@ -449,7 +450,7 @@ class _Group:
             emission.support |= layouts.support
         for access in model.accesses:
             self._emit_access(access, layouts, add, emission)
-        self.emit_body(modules, add, emission, layouts.hoists)
+        self.emit_body(modules, add, emission, layouts.hoists, layouts)
         if layouts.hoists:
             self.block("P301", layouts.hoists[0].statement, "a loop over rows with few rows per step leaves most of the memory bandwidth unused",
                        "larger row blocks measured up to 10 times faster")
@@ -550,7 +551,28 @@ class _Group:
         read = any(a.kind == "load" and a.ref.name in targets for a in self.model.accesses)
         return read or any(a.fetched or a.operation in ("cas", "xchg") for a in atomics)
 
-    def emit_body(self, modules: Modules, add, emission: Emission, hoists=()) -> None:
+    def _layout_of(self, node: ast.AST, support: act.CallSupport, layouts: Layouts | None) -> str:
+        """The name of the layout of a call's operand; "" and a diagnosis if there is none."""
+        assert self.model is not None and isinstance(node, ast.Call)
+        text = ast.unparse(node)[:60]
+        operand = node.func.value if support.method else node.args[0]  # type: ignore[attr-defined]
+        value = self.model.values.get(operand)
+        place: ast.AST | None = node
+        while place is not None and place is not self.model.kernel:
+            place = self.resolver.parents.get(place)
+        name = layouts.names.get(value.tile.find(), "") if layouts and isinstance(value, Array) else ""
+        given = len(node.args) + support.method > 1 or any(k.arg == "axis" for k in node.keywords)
+        if place is None:
+            self.block("B109", node, f"{text} in a helper function", "move it into the kernel")
+        elif not name or value.thin_axis is not None or node.lineno < layouts.before.lineno:  # type: ignore[union-attr]
+            self.block("B120", node, f"{text}: its operand has no layout of its own", "load it from a ref")
+        elif not given and value.rank != 1:  # type: ignore[union-attr]
+            self.block("B112", node, f"{text}: over a whole tile", "give one literal axis")
+        else:
+            return name
+        return ""
+
+    def emit_body(self, modules: Modules, add, emission: Emission, hoists=(), layouts: Layouts | None = None) -> None:
         """The rewrites that kernels with and without matrix products share."""
         model = self.model
         assert model is not None
@@ -590,6 +612,11 @@ class _Group:
             if name == "~bool":
                 add(act.InvertMask(self.span(node)))
             elif support := self._support_of(node, name):
+                if support.function in NEED_LAYOUT:
+                    layout = self._layout_of(node, support, layouts)
+                    if not layout:
+                        continue
+                    support = dataclasses.replace(support, layout=layout)
                 emission.support.add(support.function)
                 add(support)
         for node in model.unwraps:

@@ -20,9 +20,10 @@ from .primitives import primitives_of, unsupported_of, wrappers_of
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """The call becomes a call of this support function."""
+    """The call becomes a call of this support function. ``layout``: which needs the layout of its operand."""
 
     function: str
+    layout: bool = False
 
     def __str__(self) -> str:
         return f"becomes {self.function} (MG402)"
@@ -63,7 +64,7 @@ PRIMITIVES: dict[str, Fate] = {
     "is_finite": Support("_isfinite"),
     "argmax": Support("_argmax"),
     "argmin": Support("_argmin"),
-    "cumsum": Kept("no rewrite yet", ""),
+    "cumsum": Support("_cumsum", layout=True),
     "dot_general": Rewritten("MG501", "becomes wgmma or tcgen05 products"),
     "masked_load": Rewritten("MG201", "becomes _load"),
     "masked_swap": Rewritten("MG202", "becomes _store"),
@@ -122,6 +123,8 @@ FUNCTIONS: dict[str, str] = {
     "jax.scipy.special.logit": "_logit",
     f"{TRITON}.approx_tanh": "_approx_tanh",
 }
+
+NEED_LAYOUT = frozenset(f.function for f in PRIMITIVES.values() if isinstance(f, Support) and f.layout)
 
 # The call becomes its first argument.
 UNWRAPPED = frozenset({

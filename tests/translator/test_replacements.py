@@ -214,6 +214,43 @@ def test_reductions_that_stay(expression):
     assert codes(source) & {"B112", "B120"}
 
 
+@pytest.mark.parametrize("expression, dtype, shape", [
+    ("jnp.cumsum(x, axis=1)", "float32", (32, 128)), ("jnp.cumsum(x, axis=0)", "int32", (32, 128)),
+    ("x.cumsum(-1)", "int32", (8, 256)), ("lax.cumsum(x, axis=1)", "float32", (2, 64)), ("jnp.cumsum(x)", "float32", (512,)),
+    ("jnp.cumsum(x + 1, axis=1) * 2", "bfloat16", (16, 64)), ("jnp.cumulative_sum(x, axis=0)", "float32", (1, 256)),
+])
+def test_running_sums(expression, dtype, shape):
+    source = module(f"x = x_ref[...]\no_ref[...] = {expression}", shape=shape)
+    assert "_cumsum(x" in (text := ported(source)) and "layout=layout)" in text
+    x = np.random.default_rng(0).integers(-3, 4, shape).astype(jnp.dtype(dtype))
+    expected = eval(expression, {"jnp": jnp, "lax": jax.lax, "x": jnp.asarray(x)})
+    np.testing.assert_array_equal(np.asarray(computes(source, x), np.float32), np.asarray(expected, np.float32))
+
+
+@pytest.mark.parametrize("body, code", [
+    ("o_ref[...] = total(x_ref[...])", "B109"), ("o_ref[...] = lax.cumsum(x_ref[...], axis=1, reverse=True)", "B120"),
+    ("x = x_ref[...]\no_ref[...] = x + jnp.cumsum(x)", "B112"), ("o_ref[...] = jnp.cumprod(x_ref[...], axis=1)", "B120"),
+    ("c = jnp.cumsum(jnp.ones((32, 128)), axis=1)\no_ref[...] = x_ref[...] + c", "B120"),
+])
+def test_running_sums_that_stay(body, code):
+    source = module(body, shape=(32, 128)).replace("def kernel", "def total(x):\n    return jnp.cumsum(x, axis=1)\n\n\ndef kernel", 1)
+    assert code in codes(source)
+
+
+def test_running_sums_compile(tmp_path):
+    body = "x = x_ref[...]\no_ref[...] = jnp.cumsum(x, axis=1) + jnp.cumsum(jnp.cumsum(x.astype(jnp.int32), axis=0), 1)"
+    compiles(module(body, shape=(64, 64)), tmp_path, "jnp.ones((128, 64))")
+
+
+def compiles(source: str, tmp_path, arguments: str) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(f"{source}\n\ndef example_inputs():\n    return ({arguments},)\n")
+    for target in TARGETS:  # one process per target
+        subject = Subject(str(file), ported(file.read_text(), target), str(file), "example_inputs")
+        [result] = jobs.run_jobs([jobs.Job("compile", "translator.verify.compile", subject, target)], env=jobs.CPU_ONLY, timeout=240)
+        assert result.status in ("passed", "skipped"), result.detail
+
+
 def test_unknown_decorator_is_diagnosed():
     source = module("o_ref[...] = inner(x_ref[...])").replace(
         "def kernel", "def twice(f):\n    return lambda x: f(f(x))\n\n\n@twice\ndef inner(x):\n    return x + 1\n\n\ndef kernel", 1)
@@ -234,16 +271,7 @@ def test_all_together_compile(tmp_path):
     terms = [*(f"{call_of(n, 1)}.astype(jnp.float32)" for n in names), *(call_of(n, 2) for n in pairs)]
     bits = "lax.population_count(lax.bitcast_convert_type(x, jnp.int32)).astype(jnp.float32)"
     body = "\n".join(["x, y = x_ref[...], y_ref[...]", f"z = {bits}", *(f"z = z + {t}" for t in terms), "o_ref[...] = z"])
-    source = module(body, "x_ref, y_ref") + "\n\ndef example_inputs():\n    return jnp.ones((256,)), jnp.ones((256,))\n"
-    file = tmp_path / "kernel.py"
-    file.write_text(source)
-    todo = [
-        jobs.Job(f"compile {target}", "translator.verify.compile", Subject(str(file), ported(source, target), str(file), "example_inputs"), target)
-        for target in TARGETS
-    ]
-    for job in todo:  # one process per target
-        [result] = jobs.run_jobs([job], env=jobs.CPU_ONLY, timeout=240)
-        assert result.status in ("passed", "skipped"), result.detail
+    compiles(module(body, "x_ref, y_ref"), tmp_path, "jnp.ones((256,)), jnp.ones((256,))")
 
 
 def test_lowers_for_sm100_as_for_sm90():

@@ -314,7 +314,7 @@ class Calls:
             value = args[0] if args else Unknown()
             if isinstance(value, Array):
                 if short in ("cumsum", "cumprod", "cummax"):
-                    return value
+                    return dataclasses.replace(value, run=None, mask=None)
                 if short in ("transpose", "swapaxes"):
                     return self.transpose(node, value)
                 if value.thin_axis is not None and _flattens(short, node.args[1:]) and not node.keywords:

@@ -131,8 +131,15 @@ def _atomic_access(op, base, coordinates, enabled, expected, value, fetch):
     return old if fetch else None
 
 
+def cumsum(x, axis=None, *, layout):
+    """Inclusive sums along ``axis``, in float32 or int32 and cast back. ``layout`` has no meaning here."""
+    del layout
+    dtype = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
+    return jnp.cumsum(x.astype(dtype), axis=0 if axis is None else axis).astype(dtype if x.dtype == jnp.bool_ else x.dtype)
+
+
 REFERENCE: dict[str, Callable[..., Any]] = {
-    "_load": load, "_store": store, "_atomic": atomic, "_atomic_element": atomic_element,
+    "_load": load, "_store": store, "_cumsum": cumsum, "_atomic": atomic, "_atomic_element": atomic_element,
 }
 
 
