@@ -360,7 +360,7 @@ def _atomic(op, ref, index, value, *, layout, mask=None, fetch=False, order="rel
   kernel waits for what other programs wrote.
   """
   if hasattr(layout, "axes") and not fetch:
-    return _atomic_relaid(op, ref, index, value, mask, order)
+    return _atomic_relaid(op, ref, index, value, layout, mask, order)
   base, starts, tile, shape = _window(ref, index)
   value = plgpu.layout_cast(value.astype(base.dtype), layout)
   varying = [d for d, t in enumerate(tile) if t is not None]
@@ -439,9 +439,9 @@ def _gather_shared(scratch, places, layout, element, signed):
   return mgpu_arrays.FragmentedArray(_registers=results, _layout=layout, _is_signed=signed)
 
 
-def _atomic_relaid(op, ref, index, value, mask, order):
-  """An atomic on a row or column of a tile, which several threads hold: through SMEM, so that each
-  thread gets elements of its own and neighbours stay neighbours."""
+def _atomic_relaid(op, ref, index, value, held, mask, order):
+  """An atomic on a row or column of a tile, in layout `held`, where several threads hold an element:
+  through SMEM, so that each thread gets elements of its own and neighbours stay neighbours."""
   parts = index if isinstance(index, tuple) else (index,)
   moved = [i for i in parts if not isinstance(i, (slice, pl.Slice)) and i is not ... and jnp.ndim(i)]
   moved = [value.astype(ref.dtype), *moved, *([] if mask is None else [jnp.where(mask, jnp.ones_like(mask, jnp.int32), 0)])]
@@ -449,7 +449,7 @@ def _atomic_relaid(op, ref, index, value, mask, order):
 
   def act(*scratch):
     for shared, x in zip(scratch, moved):
-      shared[...] = x
+      shared[...] = plgpu.layout_cast(x, held)  # index vectors have no layout of their own
     vectors = iter([plgpu.load(shared, layout=layout) for shared in scratch])
     relaid = next(vectors)
     where = tuple(next(vectors) if not isinstance(i, (slice, pl.Slice)) and i is not ... and jnp.ndim(i) else i for i in parts)

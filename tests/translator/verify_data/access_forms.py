@@ -1837,3 +1837,144 @@ def example_v_scalar_loop():
 def reference(*args):
     x = args[0]
     return x + x[:10].sum()
+
+
+# -- atomic_in_loop
+def k(x_ref, z_ref, o_ref):
+    i = pl.program_id(0)
+    def step(t, c):
+        x = x_ref[:, pl.ds(t * 64, 64)]
+        plt.atomic_add(o_ref, (i * 32 + jnp.arange(32),), jnp.sum(x, axis=1))
+        return c + jnp.max(x)
+    m = lax.fori_loop(0, x_ref.shape[1] // 64, step, jnp.float32(-1e30))
+    @pl.when(i % 2 == 0)
+    def _():
+        plt.atomic_max(o_ref, 64, m)
+        n = plt.atomic_add(o_ref, 65, 1.0)
+        o_ref[66 + i] = n * 0
+
+
+def run(x, z):
+    w = pl.BlockSpec((z.shape[0],), lambda i: (0,))
+    return pl.pallas_call(
+        k,
+        grid=(2,),
+        in_specs=[pl.BlockSpec((32, x.shape[1]), lambda i: (i, 0)), w],
+        out_specs=w,
+        out_shape=z,
+        input_output_aliases={1: 0},
+        compiler_params=CP,
+    )(x, z)
+
+
+def example_atomic_in_loop():
+    return jax.random.normal(key, (64, 256)), jnp.zeros((72,))
+
+
+def reference(x, z):
+    b = x.reshape(2, 32, 4, 64).max((1, 3)).sum(1) - 1e30
+    return z.at[:64].set(x.sum(1)).at[64].set(jnp.maximum(0, b[0])).at[65].set(1)
+
+
+# -- atomic_of_earlier_jax
+def k(x_ref, z_ref, o_ref):
+    i = pl.program_id(0)
+    pl.atomic_add(o_ref, (pl.dslice(0, 64),), x_ref[...])
+    pl.atomic_max(o_ref, (64,), jnp.max(x_ref[...]))
+
+
+def run(x, z):
+    w = pl.BlockSpec((z.shape[0],), lambda i: (0,))
+    return pl.pallas_call(
+        k,
+        grid=(2,),
+        in_specs=[pl.BlockSpec((64,), lambda i: (i,)), w],
+        out_specs=w,
+        out_shape=z,
+        input_output_aliases={1: 0},
+        compiler_params=CP,
+    )(x, z)
+
+
+def example_atomic_of_earlier_jax():
+    return jax.random.normal(key, (128,)), jnp.zeros((65,))
+
+
+def reference(x, z):
+    return jnp.concatenate([x[:64] + x[64:], x.max()[None]])
+
+
+# -- atomic_ragged_groups
+def k(off_ref, x_ref, z_ref, o_ref):
+    g, c = pl.program_id(0), pl.program_id(1)
+    lo, hi = off_ref[g], off_ref[g + 1]
+    rows = lo + c * 16 + jnp.arange(16)
+    @pl.when(lo + c * 16 < hi)
+    def _():
+        x = plt.load(x_ref.at[rows[:, None], jnp.arange(64)[None, :]], mask=(rows < hi)[:, None], other=0.0)
+        plt.atomic_add(o_ref, (g, jnp.arange(64)), jnp.sum(x, axis=0))
+
+
+def run(off, x):
+    g = off.shape[0] - 1
+    return pl.pallas_call(
+        k,
+        grid=(g, 4),
+        out_shape=jax.ShapeDtypeStruct((g, 64), x.dtype),
+        input_output_aliases={2: 0},
+        compiler_params=CP,
+    )(off, x, jnp.zeros((g, 64)))
+
+
+def example_atomic_ragged_groups():
+    return jnp.array([0, 7, 7, 40, 100], jnp.int32), jax.random.normal(key, (100, 64))
+
+
+def reference(o, x):
+    own = jnp.searchsorted(o[1:], jnp.arange(x.shape[0]), side="right")
+    return jax.ops.segment_sum(x, own, o.shape[0] - 1)
+
+
+# -- gather_four
+def k(x_ref, i_ref, o_ref):
+    ix = i_ref[...]
+    o_ref[...] = x_ref[ix] + ix.astype(jnp.float32)
+
+
+def run(x, i):
+    return pl.pallas_call(k, out_shape=jax.ShapeDtypeStruct(i.shape, x.dtype), compiler_params=CP)(x, i)
+
+
+def example_gather_four():
+    return jax.random.normal(key, (64,)), jnp.array([3, 5, 1, 0], jnp.int32)
+
+
+def reference(x, i):
+    return x[i] + i
+
+
+# -- atomic_bf16
+def k(x_ref, i_ref, z_ref, o_ref):
+    plt.atomic_add(o_ref, (i_ref[...],), x_ref[...].astype(o_ref.dtype))
+
+
+def run(x, i, z):
+    b = pl.BlockSpec((64,), lambda i: (i,))
+    w = pl.BlockSpec((z.shape[0],), lambda i: (0,))
+    return pl.pallas_call(
+        k,
+        grid=(2,),
+        in_specs=[b, b, w],
+        out_specs=w,
+        out_shape=z,
+        input_output_aliases={2: 0},
+        compiler_params=CP,
+    )(x, i, z)
+
+
+def example_atomic_bf16():
+    return jnp.ones((128,)), jax.random.randint(key, (128,), 0, 9), jnp.zeros((9,), jnp.bfloat16)
+
+
+def reference(x, i, z):
+    return z.at[i].add(1)
