@@ -139,7 +139,7 @@ FUNCTIONS: dict[str, Function] = {
     "sqrt": Function("jnp.sqrt(x)", np.sqrt, around(0, 10)),
     "erf_inv": Function("jax.lax.erf_inv(x)", _erfinv, between(-1, 1)),
     "pow": Function("x ** y", np.power, powers),
-    "square_root_power": Function("x ** 0.5", lambda x: np.power(x, 0.5), around(0, 10)),
+    "square_root_power": Function("x ** 0.5", lambda x: np.power(x, np.full_like(x, 0.5)), around(0, 10)),
     "atan2": Function("jnp.atan2(x, y)", np.arctan2, pairs(around(-4, 4))),
     "nextafter": Function("jnp.nextafter(x, y)", _float32_nextafter, pairs(around(-4, 4))),
     "softplus": Function("jax.nn.softplus(x)", lambda x: np.logaddexp(x, 0), around(-20, 20)),

@@ -52,6 +52,12 @@ def _copysign(x, y):
   return jnp.where(lax.bitcast_convert_type(y, jnp.int32) < 0, -x, x)
 
 
+def _quotient(x, y):
+  """x / y for finite x and y other than 0, by a step of Newton's method: the division alone errs by up to 2 ulp."""
+  q = x / y
+  return jnp.where(q == 0, q, q + (x - q * y) / y)
+
+
 def _power_of_two(n):
   """2.0**n for int32 n from -126 to 127."""
   return lax.bitcast_convert_type((n + 127) << 23, jnp.float32)
@@ -123,7 +129,7 @@ def _cosh(x):
 @_in_float32
 def _tan(x):
   """sin(x) / cos(x)."""
-  return jnp.sin(x) / jnp.cos(x)
+  return _quotient(jnp.sin(x), jnp.cos(x))
 
 
 def _small_arcsin(a):
@@ -164,7 +170,7 @@ def _arctan_below_one(t):
 def _atan(x):
   """atan(x); above 1 pi/2 - atan(1 / x)."""
   a = abs(x)
-  r = _arctan_below_one(jnp.where(a > 1, 1 / a, a))
+  r = _arctan_below_one(jnp.where(a > 1, _quotient(1.0, jnp.clip(a, 1, 1e30)), a))
   return _copysign(jnp.where(a > 1, 1.57079637 - (r + 4.37113883e-8), r), x)
 
 
@@ -173,8 +179,9 @@ def _atan2(y, x):
   """Angle of the point (x, y): atan of the smaller coordinate over the larger, moved to its octant."""
   a, b = abs(x), abs(y)
   small, large = jnp.minimum(a, b), jnp.maximum(a, b)
-  t = small / jnp.where(large == 0, 1, large)
-  r = _arctan_below_one(jnp.where((small == large) & (large != 0), 1, t))
+  inside = (large > 0) & (large < jnp.inf)
+  t = jnp.where(inside, _quotient(small, jnp.where(inside, large, 1)), 0)
+  r = _arctan_below_one(jnp.where((small == large) & (large > 0), 1, t))
   r = jnp.where(b > a, 1.57079637 - (r + 4.37113883e-8), r)
   negative = lax.bitcast_convert_type(x, jnp.int32) < 0
   r = jnp.where(negative, 3.14159274 - (r + 8.74227766e-8), r)
@@ -200,9 +207,9 @@ def _acosh(x):
 
 @_in_float32
 def _atanh(x):
-  """log1p(2 * a / (1 - a)) / 2 for a = |x|."""
+  """(log1p(a) - log1p(-a)) / 2 for a = |x|."""
   a = abs(x)
-  return _copysign(0.5 * _log1p(2 * a / (1 - a)), x)
+  return _copysign(0.5 * (_log1p(a) - _log1p(-a)), x)
 
 
 @_in_float32
