@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from . import actions as act
 from .actions import Action, Span, span_of
 from .diagnostics import CODES, Diagnostic
+from .dtypes import refused_dtypes
 from .kernel_model import build_model
 from .model.events import KernelModel
 from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
@@ -286,6 +287,7 @@ class _Group:
             call, problems = plan_call(site, self.resolver, self.lines, self.model, inputs)
             self.calls.append(call)
             problems += recorded_problems(self.found[id(site)], site, self.model)
+            problems += refused_dtypes(site, self.model, self.resolver)
             for code, node, reason, advice in problems:
                 self.add(site, code, node, reason, advice)
         self._diagnose_races()

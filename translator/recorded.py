@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from .dtypes import refusal
 from .model.events import Dot, KernelModel
 from .sites import CallSite
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .facts import Facts, OperandFact, SiteFacts
 
 HALF = {"float16", "bfloat16"}
-_WIDE = ("float64", "int64", "uint64", "complex64", "complex128")
 
 Problem = tuple[str, ast.AST, str, str]
 
@@ -50,9 +50,9 @@ def recorded_problems(found: tuple[SiteFacts, ...], site: CallSite, model: Kerne
         if facts.scalar_prefetch:
             problems.append(("C202", site.call, "scalar prefetch operands", "pass them as arrays and index them in the kernel"))
         for i, operand in enumerate((*facts.inputs, *facts.outputs)):
-            if operand.array.dtype in _WIDE:
+            if why := refusal(operand.array.dtype):
                 name = model.refs[i].name if i < len(model.refs) else f"operand {i}"
-                problems.append(("B131", site.call, f"{name} is {operand.array.dtype}", "Mosaic GPU ports take up to 32 bits"))
+                problems.append(("B131", site.call, f"{name} is {operand.array.dtype}", why))
         for dot in model.dots:  # plan_dots.py decides on float32
             for dtype in sorted(_operand_dtypes(facts, dot) - HALF - {"float32"}):
                 problems.append(("B131", dot.node, f"a product of {dtype} operands", "float16 and bfloat16 only"))
