@@ -15,6 +15,7 @@ import libcst as cst
 
 from ..translator import actions
 from .engine import Example, Rule
+from .parameters import with_parameters
 
 _BEFORE = '''
 import jax
@@ -75,11 +76,4 @@ class SequentialAxes(Rule):
         if isinstance(action, actions.StepOfLoop):
             return cst.Name(action.name)
         assert isinstance(action, actions.AddParameters) and isinstance(node, cst.FunctionDef)
-        parameters = node.params
-        new = [cst.Param(cst.Name(name)) for name in action.names]
-        star = parameters.star_arg
-        if not isinstance(star, (cst.Param, cst.ParamStar)):
-            star = cst.ParamStar()
-        return node.with_changes(
-            params=parameters.with_changes(star_arg=star, kwonly_params=[*parameters.kwonly_params, *new])
-        )
+        return with_parameters(node, action.names)

@@ -103,6 +103,22 @@ class DefineLayouts(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class LayoutParameters(Action):
+    """A helper function gets layouts and the vector width as keyword-only parameters."""
+
+    names: tuple[str, ...]
+    rule = "MG203"
+
+
+@dataclasses.dataclass(frozen=True)
+class PassLayouts(Action):
+    """A call of such a helper passes them on: (parameter, local name)."""
+
+    arguments: tuple[tuple[str, str], ...]
+    rule = "MG203"
+
+
+@dataclasses.dataclass(frozen=True)
 class DropNewAxis(Action):
     """``x[:, None]`` becomes ``x``: the array stays at rank 1 until it meets a full tile.
 

@@ -55,6 +55,8 @@ _MOVED = {
     )
 } | {
     f"{TRITON}.TritonCompilerParams": f"{TRITON}.CompilerParams",
+    "jax_triton.cdiv": f"{PALLAS}.cdiv",
+    "jax_triton.next_power_of_2": f"{PALLAS}.next_power_of_2",
     f"{PALLAS}.dslice": f"{PALLAS}.ds",
     f"{PALLAS}.dynamic_slice": f"{PALLAS}.ds",
 }

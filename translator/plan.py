@@ -28,6 +28,7 @@ from .kernel_model import build_model
 from .model.events import KernelModel
 from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
 from .plan_calls import CallPlan, Sequence, all_specs, plan_call
+from .plan_helpers import Helpers, foreign_calls, helper_of, plan_helpers
 from .plan_layouts import Layouts, plan_layouts
 from .plan_races import Revisit, revisited
 from .recorded import recorded_problems, recordings
@@ -153,6 +154,7 @@ def plan_module(
         ported = [g for g in groups if g.portable]
         emissions = [g.emit(names, modules) for g in ported]
         support = _support(emissions, ported, resolver, modules)
+        _hold_back_unlike_helpers(ported, emissions, resolver)
         if all(g.portable for g in ported):
             break
     result = [a for e in emissions for a in e.actions]
@@ -219,6 +221,23 @@ def _hold_back_shared_helpers(groups: list[_Group]) -> None:
                 changed = True
 
 
+def _hold_back_unlike_helpers(groups: list[_Group], emissions: list[Emission], resolver: Resolver) -> None:
+    """A helper that gets layouts must get the same ones from all its callers, all of them ported."""
+    for helper, use in foreign_calls([g.helpers for g in groups], resolver):
+        for group in groups:
+            if helper in group.helpers.parameters:
+                group.block("C205", use, f"{helper.name}, which loads or stores, is also called here, outside of the ported kernels",
+                            "give this caller a function of its own")
+    planned: dict[tuple[type, Span], Action] = {}
+    for group, emission in zip(groups, emissions):
+        for action in emission.actions:
+            other = planned.setdefault((type(action), action.span), action)
+            if other != action and isinstance(action, (act.Load, act.Store, act.Accumulate, act.LayoutParameters)):
+                group.block("C205", group.sites[0].call, "its kernel calls a helper with other layouts or vector widths than another kernel does",
+                            "write one helper for each kernel")
+                break
+
+
 @dataclasses.dataclass
 class Emission:
     actions: list[Action]
@@ -240,6 +259,7 @@ class _Group:
         self.model: KernelModel | None = None
         self.triton = any(s.backend in ("triton", "implicit", "rocm") for s in sites)
         self.calls: list[CallPlan] = []
+        self.helpers = Helpers()
         if self.triton:
             self._diagnose()
         self.portable = self.triton and not self._blocked()
@@ -443,10 +463,18 @@ class _Group:
         layouts, problems = plan_layouts(
             model, self.resolver, FreshNames.within(model.kernel), self._strided_refs()
         )
-        for code, node, reason, advice in problems:
+        tiled = [a for a in model.accesses if layouts.name_of(a) is not None]
+        self.helpers, more = plan_helpers(
+            tiled, layouts.names_for, model, self.resolver, lambda function: FreshNames.within(function).pick
+        )
+        for code, node, reason, advice in problems + more:
             self.block(code, node, reason, advice)
         if not self.portable:
             return
+        for helper, names_of_parameters in self.helpers.parameters.items():
+            add(act.LayoutParameters(self.span(helper), tuple(names_of_parameters.values())))
+        for call, arguments in self.helpers.arguments():
+            add(act.PassLayouts(self.span(call), arguments))
         if layouts.lines:
             add(act.DefineLayouts(self.span(layouts.before), layouts.lines))
             emission.support |= layouts.support
@@ -493,7 +521,9 @@ class _Group:
         layout = layouts.name_of(access)
         if layout is None:
             return
-        vec = layouts.vec_name if access in layouts.vectors else ""
+        helper = helper_of(access.node, self.model, self.resolver)
+        layout = self.helpers.name(helper, layout)
+        vec = self.helpers.name(helper, layouts.vec_name) if access in layouts.vectors else ""
         if access.kind == "load":
             emission.support.add("_load")
             add(act.Load(self.span(access.node), layout, vec, unit=access.unit))

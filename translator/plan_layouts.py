@@ -26,6 +26,7 @@ from .actions import Action, Span
 from .model.events import Access, KernelModel, Loop, Reduction
 from .names import Resolver, walk
 from .plan_calls import alone
+from .plan_helpers import helper_of
 from .values import UNKNOWN_FACTOR, Array, RefValue, Tile
 
 Problem = tuple[str, ast.AST, str, str]
@@ -66,6 +67,11 @@ class Layouts:
     def name_of(self, access: Access) -> str | None:
         return self.names.get(access.tile.find()) if access.tile is not None else None
 
+    def names_for(self, access: Access) -> tuple[str, ...]:
+        """What the rewritten access reads of the names at the head of the kernel."""
+        layout = self.name_of(access)
+        return tuple(n for n in (layout, self.vec_name if access in self.vectors else "") if n)
+
 
 def plan_layouts(
     model: KernelModel, resolver: Resolver, names, strided: frozenset[str] = frozenset()
@@ -82,8 +88,6 @@ def plan_layouts(
     if isinstance(kernel, ast.Lambda):
         return layouts, [("B102", kernel, "a kernel written as a lambda", "write it as a function")]
     before = _first_statement(tiled, model, resolver)
-    if before is None:
-        return layouts, [("B109", tiled[0].node, "a load or store in a helper function", "move it into the kernel")]
     if before.lineno == kernel.body[0].lineno == kernel.lineno:
         return layouts, [("B101", kernel, "a kernel written on one line", "put its body on lines of its own")]
     layouts.before = before
@@ -103,6 +107,8 @@ def plan_layouts(
         if divisors is not None and UNKNOWN_FACTOR not in divisors and all(known.text(d) for d in divisors):
             layouts.vectors.add(access)
 
+    scalars = {a.node for a in tiled if a not in layouts.vectors}  # one text, in a helper, for several refs
+    layouts.vectors = {a for a in layouts.vectors if a.node not in scalars}
     if layouts.vectors:
         layouts.vec_name = names.pick("vec")
         layouts.support.add("_vec")
@@ -141,17 +147,17 @@ def _needs_layout(access: Access, model: KernelModel) -> bool:
     return True
 
 
-def _first_statement(tiled: list[Access], model: KernelModel, resolver: Resolver) -> ast.stmt | None:
-    """The first top-level statement of the kernel that holds an access, None if one is elsewhere."""
-    held = set()
-    for access in tiled:
-        node: ast.AST = access.node
-        while node is not None and resolver.parents.get(node) is not model.kernel:
-            node = resolver.parents.get(node)
-        if node is None:
-            return None
-        held.add(node)
-    return next(s for s in model.kernel.body if s in held)  # type: ignore[union-attr]
+def _first_statement(tiled: list[Access], model: KernelModel, resolver: Resolver) -> ast.stmt:
+    """The first top-level statement of the kernel that holds an access, or names a function that does."""
+    wanted: set[ast.AST] = {a.node for a in tiled}
+    helpers = {f for a in tiled if (f := helper_of(a.node, model, resolver)) is not None}
+    known = -1
+    while known != len(helpers):  # and the functions that call these
+        known = len(helpers)
+        uses = [n for f in helpers for n in resolver.named(getattr(f, "name", "")) if resolver.value(n) is f]
+        helpers |= {f for n in uses if (f := helper_of(n, model, resolver)) is not None}
+        wanted |= set(uses)
+    return next(s for s in model.kernel.body if not wanted.isdisjoint(walk(s)))  # type: ignore[union-attr]
 
 
 class _Known:

@@ -361,4 +361,9 @@ def test_dims_from_unpacked_shape():
 
 def test_access_in_a_helper_of_two_refs():
     model = model_of("o_ref[pl.ds(0, w)] = get(x_ref, w) + get(o_ref, w)", before="def get(ref, w):\n    return ref[pl.ds(0, w)]\n")
+    assert codes(model) == [] and [a.ref.name for a in model.accesses] == ["x_ref", "o_ref", "o_ref"]
+
+
+def test_access_in_a_helper_of_two_shapes():
+    model = model_of("o_ref[pl.ds(0, w)] = get(x_ref, w) + get(o_ref, 2 * w)", before="def get(ref, w):\n    return ref[pl.ds(0, w)]\n")
     assert codes(model) == ["B109"]

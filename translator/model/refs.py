@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 
 from ..values import (
     Array,
@@ -313,9 +314,22 @@ class Refs:
         access = dataclasses.replace(access, guards=tuple(self.guards))
         for old in self.model.accesses:
             if old.node is access.node:
-                if old.ref is not access.ref or (old.tile is None) != (access.tile is None):
-                    self.find("B109", access.node, "a load or store in a helper that is called for different refs")
+                if (old.tile is None) != (access.tile is None) or old.unit != access.unit:
+                    self.find("B109", access.node, "a load or store in a helper that is called for an element and for a tile")
                 elif old.tile is not None and access.tile is not None:
+                    if _unlike(old, access):
+                        self.find("B109", access.node, "a load or store in a helper that is called for tiles of different shapes",
+                                  "write one helper for each shape")
                     old.tile.unify(access.tile)
-                return
+                if old.ref is access.ref:
+                    return
         self.model.accesses.append(access)
+
+
+def _unlike(a: Access, b: Access) -> bool:
+    """Whether two accesses at one place of the source have tiles of different shapes."""
+    assert a.tile is not None and b.tile is not None
+    texts = [x.tile.find().shape_text.replace(f"{x.ref.name}.", "ref.") for x in (a, b)]  # type: ignore[union-attr]
+    if a.ref is b.ref:  # one ref's extents may be spelled in several ways
+        return texts[0] != texts[1] and all(re.fullmatch(r"[(\d, )]+", t) for t in texts)
+    return texts[0] != texts[1] or a.tile.find().rank != b.tile.find().rank
