@@ -173,6 +173,9 @@ def _words(piece):
 def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other=0):
   """One predicated load (`value` None) or store per `vec` elements of every register."""
   base, starts, tile, shape = _window(ref, index)
+  integer = jnp.issubdtype(base.dtype, jnp.integer)
+  if not 8 <= (jnp.iinfo(base.dtype).bits if integer else 8 * base.dtype.itemsize) <= 32:
+    raise ValueError(f"arrays of {base.dtype} cannot be loaded or stored: use 8 to 32 bits")
   varying = [d for d, t in enumerate(tile) if t is not None]
   if not tile or tile[-1] is None:
     vec = 1  # the last dimension of the array is one index: neighbours are a row apart
