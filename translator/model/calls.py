@@ -74,8 +74,8 @@ class Calls:
         keywords = {k.arg: self.eval(k.value, env) for k in node.keywords if k.arg}
         if isinstance(function, FunctionValue) and isinstance(function.node, (ast.FunctionDef, ast.Lambda)):
             return self.call_function(function, args, keywords, node, node.args)
-        if self.hands_out_refs(node, [*args, *keywords.values()]):
-            return Unknown(ast.unparse(node.func))
+        if any(map(_touches_refs, [*args, *keywords.values()])):
+            return self.handed_out(node)
         if isinstance(function, FunctionValue):  # of a library
             self.model.calls.append((node, self.resolver.qualified(function.node) or ""))
             return self.elementwise(node, list(zip(node.args, args)))
@@ -86,13 +86,11 @@ class Calls:
             return self.elementwise(node, list(zip(node.args, args)))
         return Unknown(ast.unparse(node.func))
 
-    def hands_out_refs(self, node: ast.Call, values: list[Value]) -> bool:
-        """Whether a call that was not followed passes on what only the kernel's own code may touch."""
-        if not any(map(_touches_refs, values)):
-            return False
+    def handed_out(self, node: ast.Call) -> Value:
+        """The result of a call that was not followed and gets what only the kernel's own code may touch."""
         self.find("B110", node, f"{ast.unparse(node.func)} gets what may hold refs or functions of the kernel and cannot be followed",
                   "call a function of this file by its name")
-        return True
+        return Unknown(ast.unparse(node.func))
 
     def call_function(
         self, function: FunctionValue, args: list[Value], keywords: dict[str, Value],
@@ -487,8 +485,8 @@ class Calls:
                 self.find("B105", node, f"{func.attr} of a register array")
                 return Unknown(func.attr)
             return self.elementwise(node, [(func.value, base), *zip(node.args, args)])
-        if self.hands_out_refs(node, [*args, *(self.eval(k, env) for k in keywords.values())]):
-            return Unknown(func.attr)
+        if any(map(_touches_refs, [*args, *(self.eval(k, env) for k in keywords.values())])):
+            return self.handed_out(node)
         if isinstance(base, Scalar):
             text = ast.unparse(node) if base.text else ""
             return Scalar(base.static, (text,) if base.static and text else (UNKNOWN_FACTOR,), text if base.static else "")
