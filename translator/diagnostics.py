@@ -84,6 +84,8 @@ _ALL: tuple[Code, ...] = (
     Code("B121", "one index vector for rows and columns", "A register array has one layout. Use two jnp.arange, one for rows and one for columns."),
     Code("B122", "tile shape not known at the head of the kernel", "Layouts are named before the first load; the tile's shape must be known there."),
     Code("B123", "tile of rank 3 or more", "Blocked layouts have rank 1 or 2."),
+    Code("B124", "index vector without a tile",
+         "Register arrays take their layout from the loads and stores that they meet; an index vector that meets none has no layout."),
     Code("B130", "matrix product not planned",
          "The matrix product is not of a form that this version pipelines; the reason says what is missing."),
     Code("B132", "tile that the target cannot take", "The output tile of a matrix product does not fit the target's matrix unit, registers or tensor memory. Block sizes belong to your code."),

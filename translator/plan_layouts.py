@@ -80,7 +80,7 @@ def plan_layouts(
 
     strided: refs whose specs squeeze the array's last dimension, so that neighbours are a row apart.
     """
-    layouts, problems = Layouts(), []
+    layouts, problems = Layouts(), _without_a_tile(model, resolver)
     tiled = [a for a in model.accesses if a.tile is not None and _needs_layout(a, model)]
     if not tiled:
         return layouts, problems
@@ -128,6 +128,22 @@ def plan_layouts(
             f"line {access.node.lineno}: {access.kind} of {access.ref.name} in {layouts.name_of(access)}, {how}{_mask_note(access)}"
         )
     return layouts, problems
+
+
+def _without_a_tile(model: KernelModel, resolver: Resolver) -> list[Problem]:
+    """Index vectors that meet no load or store, so that nothing gives them a layout."""
+    problems = []
+    for node, value in model.values.items():
+        if not (isinstance(node, ast.Call) and isinstance(value, Array)):
+            continue
+        if resolver.qualified(node.func) in ("jax.numpy.arange", "jax.lax.iota", "jax.lax.broadcasted_iota"):
+            tile = value.tile.find()
+            while not tile.anchored and tile.parent is not None:
+                tile = tile.parent.find()
+            if not tile.anchored:
+                what = f"{ast.unparse(node)[:60]} meets no tile that is loaded or stored"
+                problems.append(("B124", node, what, "remove it, if it is not used"))
+    return problems
 
 
 def _mask_note(access: Access) -> str:

@@ -136,6 +136,7 @@ CASES = [
     pytest.param("B121", module(body("i = x_ref[jnp.arange(16)]", "x = «x_ref[i[:, None], i[None, :]]»", "o_ref[i[:, None], i[None, :]] = x")), id="B121"),
     pytest.param("B122", module(body(LOAD, STORE, "n = 16", "n = x_ref.shape[0] // 2", "m = n // 2", "x = «x_ref[pl.ds(0, m)]»", "o_ref[pl.ds(0, m)] = x")), id="B122"),
     pytest.param("B123", module(body("x = «x_ref[pl.ds(0, 4), pl.ds(0, 4), pl.ds(0, 16)]»", "o_ref[pl.ds(0, 4), pl.ds(0, 4), pl.ds(0, 16)] = x")), id="B123"),
+    pytest.param("B124", module(body("index = «jnp.arange(16)»", "o_ref[pl.ds(0, 64)] = x_ref[pl.ds(0, 64)]")), id="B124"),
     pytest.param("B130", module(body("x = jnp.dot(«2 * x_ref[pl.ds(0, 64), pl.ds(0, 64)]», x_ref[pl.ds(0, 64), pl.ds(0, 64)])", "o_ref[pl.ds(0, 64), pl.ds(0, 64)] = x")), id="B130"),
     pytest.param("B132", module(body("x = «jnp.dot(x_ref[pl.ds(0, 48), pl.ds(0, 64)], x_ref[pl.ds(0, 64), pl.ds(0, 64)])»", "o_ref[pl.ds(0, 48), pl.ds(0, 64)] = x")), id="B132"),
     pytest.param("B133", module(body("x = «jnp.dot(x_ref[pl.ds(0, 64), pl.ds(0, 64)], x_ref[pl.ds(0, 64), pl.ds(0, 64)], precision='highest')»", "o_ref[pl.ds(0, 64), pl.ds(0, 64)] = x")), id="B133"),
