@@ -33,12 +33,12 @@ from .plan_layouts import Layouts, plan_layouts
 from .plan_races import Revisit, revisited
 from .recorded import recorded_problems, recordings
 from .ref_shapes import ref_dims
-from .replacements import FUNCTIONS, NEED_LAYOUT, obstacle, replacement
+from .replacements import FUNCTIONS, NEED_LAYOUT, OF_NUMBERS, obstacle, replacement
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
 from .source import Source
 from .unit_extents import unit_reductions
-from .values import Array
+from .values import Array, Scalar
 
 if TYPE_CHECKING:
     from .facts import Facts, SiteFacts
@@ -402,9 +402,11 @@ class _Group:
 
     def _support_of(self, node: ast.AST, name: str) -> act.CallSupport | None:
         """The call of a support function that takes the place of ``node``, if it must be replaced and can be."""
-        if name not in FUNCTIONS and not obstacle(name, self._kind(node)):
-            return None
         function = replacement(name)
+        if name in OF_NUMBERS and isinstance(node, ast.Call) and node.args:
+            function = OF_NUMBERS[name] if isinstance(self.model.values.get(node.args[0]), Scalar) else None
+        elif name not in FUNCTIONS and not obstacle(name, self._kind(node)):
+            return None
         if function is None:
             return None
         if isinstance(node, ast.BinOp):

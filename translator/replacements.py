@@ -91,6 +91,8 @@ PRIMITIVES |= {f"{name}_p": PRIMITIVES[name] for name in ("debug_barrier", "elem
 
 FUNCTIONS: dict[str, str] = {
     "jax.numpy.float_power": "_float_pow",  # of integers too
+    "jax.numpy.copysign": "_with_sign_of",
+    "jax.numpy.logical_not": "_logical_not",
     "jax.numpy.trunc": "_trunc",
     "jax.numpy.fix": "_trunc",
     "jax.nn.relu": "_relu",
@@ -123,6 +125,9 @@ FUNCTIONS: dict[str, str] = {
     "jax.scipy.special.logit": "_logit",
     f"{TRITON}.approx_tanh": "_approx_tanh",
 }
+
+# Replaced where the first argument is a number and others are arrays.
+OF_NUMBERS: dict[str, str] = {"jax.numpy.where": "_where"}
 
 NEED_LAYOUT = frozenset(f.function for f in PRIMITIVES.values() if isinstance(f, Support) and f.layout)
 

@@ -4,8 +4,27 @@ Their formulas are JAX's own, in float32 and rounded once.  They call the functi
 """
 
 import jax.numpy as jnp
+from jax import lax
 
-from .math import _expm1, _in_float32, _log1p
+from .math import _copysign, _expm1, _in_float32, _log1p
+
+
+def _where(condition, x, y):
+  """jnp.where; a condition that is one number is spread over the elements first."""
+  if not jnp.ndim(condition):
+    condition = lax.broadcast_in_dim(jnp.asarray(condition), jnp.broadcast_shapes(jnp.shape(x), jnp.shape(y)), ())
+  return jnp.where(condition, x, y)
+
+
+def _logical_not(x):
+  """True where `x` is False or 0."""
+  return x ^ True if x.dtype == jnp.bool_ else x == 0
+
+
+@_in_float32
+def _with_sign_of(x, y):
+  """jnp.copysign."""
+  return _copysign(abs(x), y)
 
 
 def _relu(x):

@@ -251,6 +251,19 @@ def compiles(source: str, tmp_path, arguments: str) -> None:
         assert result.status in ("passed", "skipped"), result.detail
 
 
+@pytest.mark.parametrize("expression", [
+    "jnp.where(pl.program_id(0) > 3, x, -x)", "jnp.where(jnp.max(x, axis=0) > 0, x, 0.0)",
+    "jnp.where(jnp.logical_not(x > 0), 1.0, x)", "jnp.where(x > 0, 0.0, x)",
+])
+def test_conditions(expression):
+    source = module(f"x = x_ref[...]\no_ref[...] = {expression}")
+    x = np.random.default_rng(0).normal(size=1024).astype(np.float32)
+    blocks = [
+        eval(expression.replace("pl.program_id(0)", str(i)), {"jnp": jnp, "x": jnp.asarray(b)}) for i, b in enumerate(x.reshape(8, 128))
+    ]
+    np.testing.assert_array_equal(computes(source, x), np.concatenate(blocks))
+
+
 def test_unknown_decorator_is_diagnosed():
     source = module("o_ref[...] = inner(x_ref[...])").replace(
         "def kernel", "def twice(f):\n    return lambda x: f(f(x))\n\n\n@twice\ndef inner(x):\n    return x + 1\n\n\ndef kernel", 1)
