@@ -27,6 +27,7 @@ from .reductions import Reductions
 from .remove_unused import RemoveUnused
 from .sequential_axes import SequentialAxes
 from .sqrt import Sqrt
+from .staged import Staged
 from .stores import Stores
 from .wrappers import Wrappers
 
@@ -52,6 +53,7 @@ RULES: tuple[type[Rule], ...] = (
     DotSm90,
     DotSm100,
     Epilogues,
+    Staged,
 )
 
 __all__ = ["RULES", "Rule", "apply"]

@@ -90,21 +90,9 @@ def apply(text: str, plan: ModulePlan) -> str:
         for kind in (*rule.nodes, *rule.inserts):
             rules[kind] = rule
     editor = _Editor(text, rules)
-    result = editor.edited(plan.actions)
-    if plan.support and plan.actions:
-        block = emit_support(plan.support, plan.modules)
-        result = _insert_support(result, editor.first_statement(plan.actions), block, editor.newline)
+    support = emit_support(plan.support, plan.modules) if plan.support and plan.actions else ""
+    result = editor.edited(plan.actions, support)
     return imports.update(editor.tree, result, plan.modules.missing, editor.newline)
-
-
-def _insert_support(text: str, first: int, block: str, newline: str) -> str:
-    """Puts the support code before the first rewritten statement and the comments above it."""
-    lines = text.split("\n")
-    at = first - 1
-    while at > 0 and lines[at - 1].startswith("#"):
-        at -= 1
-    lines[at:at] = [line + newline[:-1] for line in (*block.split("\n"), "", "")]
-    return "\n".join(lines)
 
 
 @dataclasses.dataclass
@@ -149,7 +137,7 @@ class _Edit(NamedTuple):
     text: str
 
 
-_AFTER, _BEFORE, _COMMENT, _REWRITE = range(4)
+_AFTER, _SUPPORT, _BEFORE, _COMMENT, _REWRITE = range(5)
 
 
 class _Editor:
@@ -165,8 +153,8 @@ class _Editor:
         self.starts = sorted(self.found)
         self.edits: list[_Edit] = []
 
-    def edited(self, actions: Iterable[Action]) -> str:
-        """The text after the actions."""
+    def edited(self, actions: Iterable[Action], support: str = "") -> str:
+        """The text after the actions, with the support code before the first statement that they change."""
         insertions: dict[tuple[int, bool], tuple[_Line, list[Insertion]]] = {}
         places: dict[tuple[int, int, str], _Place] = {}
         for action in actions:
@@ -185,9 +173,11 @@ class _Editor:
         )
         for place in _nested(places.values()):
             self.edits.append(_Edit(place.start, _REWRITE, place.end, self._rewritten(place)))
+        if support:
+            self._insert_support(self._first_statement(actions), support)
         return self._spliced(0, len(self.text), self.edits)
 
-    def first_statement(self, actions: Iterable[Action]) -> int:
+    def _first_statement(self, actions: Iterable[Action]) -> int:
         """The first line of the first top-level statement with an action."""
         first = min(a.span.line for a in actions)
         return [line for line in map(_first_line, self.tree.body) if line <= first][-1]
@@ -283,6 +273,21 @@ class _Editor:
         if start > len(self.text):  # the last line of the file has no end
             start, text = len(self.text), self.newline + text.removesuffix(self.newline)
         self.edits.append(_Edit(start, _AFTER if after else _BEFORE, start, text))
+
+    def _insert_support(self, first: int, support: str) -> None:
+        """Puts the support code above the top-level statement at a line and the comments above it."""
+        at = first - 1
+        while at > 0 and self.lines[at - 1].startswith("#"):
+            at -= 1
+        above = at
+        while above > 0 and not self.lines[above - 1].strip():
+            above -= 1
+        rows = [*support.split("\n"), "", ""]
+        inserted = [e.start for e in self.edits if self.offsets[above] <= e.start < self.offsets[at]]
+        if inserted:  # a function is put above the empty lines
+            rows = ["", "", *rows[:-2]]
+        start = min(inserted, default=self.offsets[at])
+        self.edits.append(_Edit(start, _SUPPORT, start, "".join(row + self.newline for row in rows)))
 
     def _rewritten(self, place: _Place) -> str:
         """The new text of a place."""

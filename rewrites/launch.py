@@ -89,8 +89,11 @@ def run(x):
                 new.append(_keyword(arg, "out_type", arg.value))
             elif keyword in ("grid", "grid_spec") and action.grid:
                 same = keyword == "grid" and _same(arg.value, action.grid)
-                new.append(arg if same else _keyword(arg, "grid", expression(action.grid)))
-                names = ", ".join(f'"{n}"' for n in action.grid_names)
+                grid = arg.value if same else expression(action.grid)
+                if not same or action.reverse:
+                    arg = _keyword(arg, "grid", _reversed(grid) if action.reverse else grid)
+                new.append(arg)
+                names = ", ".join(f'"{n}"' for n in (action.grid_names[::-1] if action.reverse else action.grid_names))
                 names += "," if len(action.grid_names) == 1 else ""
                 new.append(_keyword(arg, "grid_names", expression(f"({names})")))
             elif keyword == "compiler_params" and "compiler_params" in extra:
@@ -109,6 +112,15 @@ def _same(node: cst.BaseExpression, text: str) -> bool:
     """Whether an expression is that text but for its layout."""
     own = cst.Module([]).code_for_node(node)
     return ast.dump(ast.parse(f"({own})", mode="eval")) == ast.dump(ast.parse(text, mode="eval"))
+
+
+def _reversed(grid: cst.BaseExpression) -> cst.BaseExpression:
+    """The grid's axes last to first."""
+    if not isinstance(grid, cst.Tuple):
+        return expression("grid[::-1]").with_changes(value=grid)
+    if len(grid.elements) == 1:
+        return grid
+    return grid.with_changes(elements=[e.with_changes(value=v.value) for e, v in zip(grid.elements, reversed(grid.elements))])
 
 
 def _keyword(like: cst.Arg, name: str, value: cst.BaseExpression) -> cst.Arg:

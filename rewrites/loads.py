@@ -67,6 +67,8 @@ class Loads(Rule):
             return element(ref, index).with_changes(lpar=getattr(node, "lpar", ()), rpar=getattr(node, "rpar", ()))
         index = without_unit(index, action.unit)
         rest = [a for a in rest if a.keyword is None or a.keyword.value not in ("cache_modifier", "volatile")]
+        if action.part:
+            ref, index = part_of(ref, index, action.part)
         return call("_load", node, [ref, index], rest, action.layout, action.vec)
 
 
@@ -120,6 +122,20 @@ def element(ref: cst.BaseExpression, index: cst.BaseExpression) -> cst.Subscript
     if len(parts) == 1:
         parts = [parts[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
     return cst.Subscript(ref, parts)
+
+
+def part_of(ref: cst.BaseExpression, index: cst.BaseExpression, part: str) -> tuple[cst.BaseExpression, cst.BaseExpression]:
+    """(ref, index) of a warpgroup's part of ``ref[index]``."""
+    if not isinstance(index, cst.Ellipsis):
+        parts = [e.value for e in index.elements] if isinstance(index, cst.Tuple) else [index]
+        at = cst.Attribute(ref, cst.Name("at"))
+        ref = cst.Subscript(at, [cst.SubscriptElement(cst.Index(p)) for p in parts])
+        if len(parts) > 1:
+            ref = ref.with_changes(slice=[
+                e.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))) if i + 1 < len(parts) else e
+                for i, e in enumerate(ref.slice)
+            ])
+    return ref, expression(f"({part})" if "," in part else part)
 
 
 def _index(node: cst.Subscript) -> cst.BaseExpression:

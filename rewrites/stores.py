@@ -14,7 +14,7 @@ import libcst as cst
 
 from ..translator import actions
 from .engine import Example, Rule
-from .loads import MASKED, access, call, element, without_unit
+from .loads import MASKED, access, call, element, part_of, without_unit
 
 
 class Stores(Rule):
@@ -46,11 +46,15 @@ class Stores(Rule):
             value = node.value
             if isinstance(value, cst.Tuple) and not value.lpar:
                 value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+            if action.part:
+                ref, index = part_of(ref, index, action.part)
             return cst.Expr(call("_store", node, [ref, index, value], [], action.layout, action.vec), semicolon=node.semicolon)
         ref, index, rest = access(node, values=1)
         value, rest = rest[0].value, rest[1:]
         if action.scalar and not action.masked:
             return cst.Assign([cst.AssignTarget(element(ref, index))], value)
+        if action.part:
+            ref, index = part_of(ref, index, action.part)
         return call("_store", node, [ref, without_unit(index, action.unit), value], rest, action.layout, action.vec)
 
 

@@ -46,6 +46,7 @@ class Load(Action):
 
     scalar: one element is loaded; it becomes a plain subscript, or keeps its ``masked`` call.
     unit: the dimension of extent 1 that is indexed by a number instead.
+    part: the index of a warpgroup's part of the tile, "" for all of it.
     """
 
     layout: str
@@ -53,6 +54,7 @@ class Load(Action):
     scalar: bool = False
     masked: bool = False
     unit: int | None = None
+    part: str = ""
     rule = "MG201"
 
 
@@ -66,6 +68,7 @@ class Store(Action):
     scalar: bool = False
     masked: bool = False
     unit: int | None = None
+    part: str = ""
     rule = "MG202"
 
 
@@ -233,13 +236,14 @@ class Launch(Action):
     grid: the grid as source text, "" for none. grid_names: one per axis.
     drop: keywords that have no counterpart.
     extra: keywords to add, as (name, source text).
+    reverse: the axes are given last to first, so that neighbours along the first run together.
     """
 
     body: str
     grid: str
     grid_names: tuple[str, ...]
     extra: tuple[tuple[str, str], ...] = ()
-    out_type: str = ""
+    reverse: bool = False
     rule = "MG101"
 
 
@@ -368,6 +372,88 @@ class ReplaceExpression(Action):
 
     text: str
     rule = "MG503"
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedFunction(Action):
+    """A function that is put before the one at ``span``."""
+
+    lines: tuple[str, ...]
+    rule = "MG504"
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedParameters(Action):
+    """The function at ``span`` gets keyword parameters, ahead of its own."""
+
+    parameters: tuple[str, ...]
+    rule = "MG504"
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedLines(Action):
+    """Lines before or after a statement; ``apart``: with an empty line on both sides."""
+
+    lines: tuple[str, ...]
+    after: bool = False
+    apart: bool = False
+    rule = "MG504"
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedText(Action):
+    """An expression becomes ``text``."""
+
+    text: str
+    rule = "MG504"
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedCondition(Action):
+    """``x`` becomes ``x if test else None``: nothing reads it otherwise."""
+
+    test: str
+    rule = "MG504"
+
+
+@dataclasses.dataclass(frozen=True)
+class RegisterDot(Action):
+    """A product becomes ``part.dot(left, right)``.
+
+    left, right: what stands around each operand, with ``{}`` for the operand.
+    added: the accumulator as source text, "" if none. turn: see ``staged_plan.RegisterDot``.
+    """
+
+    part: str
+    left: str
+    right: str
+    added: str
+    turn: bool
+    rule = "MG504"
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedTarget(Action):
+    """The assignment at ``span`` gets another target."""
+
+    name: str
+    rule = "MG504"
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedOffset(Action):
+    """``jnp.arange(n)`` becomes ``(start + jnp.arange(n))``."""
+
+    start: str
+    rule = "MG504"
+
+
+@dataclasses.dataclass(frozen=True)
+class AddToDot(Action):
+    """``acc + part.dot(...)`` becomes ``part.dot(..., acc)``. product_right: the product stands on the right."""
+
+    product_right: bool
+    rule = "MG504"
 
 
 def span_of(node: ast.AST, source_lines: list[str]) -> Span:

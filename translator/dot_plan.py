@@ -9,6 +9,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 
+from .model.events import Dot
+from .names import TRITON
+
 
 class Unplanned(Exception):
     """The kernel is not of a planned form: (node, reason, advice)."""
@@ -118,3 +121,38 @@ def contracted_dimension(at: int, plan: DotPlan) -> int:
         if p.right == at:
             return 1 if p.right_transposed else 0
     raise AssertionError(at)
+
+
+def transposed_by_call(dot: Dot, flag: str) -> bool:
+    """Whether the product's call transposes an operand: ``trans_a=True``, dimension numbers.
+
+    flag: ``trans_a`` for the left operand, ``trans_b`` for the right.
+    Raises Unplanned for contractions that are no product of two matrices.
+    """
+    if not isinstance(dot.node, ast.Call):
+        return False
+    flags = {k.arg: k.value for k in dot.node.keywords}
+    if dot.function == f"{TRITON}.dot" and len(dot.node.args) > 2 or not isinstance(flags.get(flag, ast.Constant(False)), ast.Constant):
+        raise Unplanned(dot.node, f"{flag} is not a literal keyword", f"write {flag}=True or {flag}=False")
+    transposed = flag in flags and flags[flag].value is True  # type: ignore[attr-defined]
+    return transposed ^ _contracts_other(dot, flags, flag)
+
+
+def _contracts_other(dot: Dot, flags: dict, flag: str) -> bool:
+    """Whether ``lax.dot_general`` contracts the other dimension than a plain product does."""
+    assert isinstance(dot.node, ast.Call)
+    if dot.function == "jax.numpy.einsum":
+        raise Unplanned(dot.node, "einsum", "write it as a product of two matrices")
+    numbers = flags.get("dimension_numbers")
+    if dot.function == "jax.lax.dot_general" and numbers is None and len(dot.node.args) > 2:
+        numbers = dot.node.args[2]
+    if numbers is None:
+        return False
+    try:
+        (left, right), batch = ast.literal_eval(numbers)
+        left, right = tuple(left), tuple(right)
+    except (ValueError, TypeError):
+        raise Unplanned(numbers, "dimension_numbers that are not literal") from None
+    if any(tuple(b) for b in batch) or len(left) != 1 or len(right) != 1:
+        raise Unplanned(numbers, "a batched or full contraction")
+    return left[0] % 2 == 0 if flag == "trans_a" else right[0] % 2 == 1

@@ -43,10 +43,11 @@ def build_model(
         if i < site.bound_positional or arg.arg in site.bound:
             env[arg.arg] = _static(arg.arg, sites, resolver)
             continue
-        ref = RefValue(arg.arg, ref_dims.get(position))
+        ref = RefValue(arg.arg, ref_dims.get(position), position=position)
         model.refs.append(ref)
         env[arg.arg] = ref
         position += 1
+    model.named_refs = position
     if args.vararg is not None:
         env[args.vararg.arg] = Unknown("refs")
     for arg in args.kwonlyargs:

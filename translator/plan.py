@@ -214,7 +214,7 @@ def _hold_back_shared_helpers(groups: list[_Group]) -> None:
         changed = False
         kept = {f for g in groups if not g.portable and g.model for f in g.model.functions}
         for g in groups:
-            if g.portable and g.model and (shared := g.model.functions & kept):
+            if g.portable and g.model and (shared := g.rewritten_functions() & kept):
                 helper = next(iter(shared))
                 name = getattr(helper, "name", "lambda")
                 g.block("C205", g.sites[0].call, f"its kernel calls {name}, which a kernel that stays on Triton also calls")
@@ -359,6 +359,15 @@ class _Group:
             call.sequence = Sequence(axis, grid.pop(axis), step, count)
             call.grid = f"({', '.join(grid)}{',' if len(grid) == 1 else ''})" if grid else ""
 
+    def rewritten_functions(self) -> set[FunctionNode]:
+        """The functions in which the port changes anything."""
+        model = self.model
+        assert model is not None
+        events = (*model.accesses, *model.grid_queries, *model.reductions, *model.square_roots, *model.dots, *model.loops)
+        changed = {e.node for e in events} | {*model.strips, *model.expands}
+        changed |= {node for node, name in model.calls if unsupported_of(name) or not name.startswith("jax.")}
+        return {f for f in model.functions if f is model.kernel or any(n in changed for n in ast.walk(f))}
+
     def _other_uses(self, kernel: FunctionNode) -> bool:
         """True if the kernel is called directly somewhere: its other callers need it unchanged."""
         if not isinstance(kernel, ast.FunctionDef):
@@ -463,7 +472,7 @@ class _Group:
         assert model is not None
         add = emission.actions.append
         layouts, problems = plan_layouts(
-            model, self.resolver, FreshNames.within(model.kernel), self._strided_refs()
+            model, self.resolver, FreshNames.within(model.kernel), self.strided_refs()
         )
         tiled = [a for a in model.accesses if layouts.name_of(a) is not None]
         self.helpers, more = plan_helpers(
@@ -481,7 +490,7 @@ class _Group:
             add(act.DefineLayouts(self.span(layouts.before), layouts.lines))
             emission.support |= layouts.support
         for access in model.accesses:
-            self._emit_access(access, layouts, add, emission)
+            self.emit_access(access, layouts, add, emission)
         self.emit_body(modules, add, emission, layouts.hoists, layouts)
         if layouts.hoists:
             self.block("P301", layouts.hoists[0].statement, "a loop over rows with few rows per step leaves most of the memory bandwidth unused",
@@ -490,7 +499,7 @@ class _Group:
         self.emit_launches(names, modules, add, layouts.parameters)
         self.notes[:0] = [*self.call_notes(), *layouts.notes]
 
-    def _strided_refs(self) -> frozenset[str]:
+    def strided_refs(self) -> frozenset[str]:
         """Refs whose specs leave out the array's last dimension, or place it at any element."""
         names = [r.name for r in self.model.refs] if self.model else []
         found = set()
@@ -516,7 +525,8 @@ class _Group:
                     notes.append(f"{name} is viewed as {text}")
         return list(dict.fromkeys(notes))
 
-    def _emit_access(self, access, layouts, add, emission: Emission) -> None:
+    def emit_access(self, access, layouts, add, emission: Emission, part: str = "") -> None:
+        """The rewrite of one load or store; ``part``: the index of a warpgroup's part of its tile."""
         if access.tile is None:
             self._emit_element(access, add, emission)
             return
@@ -528,7 +538,7 @@ class _Group:
         vec = self.helpers.name(helper, layouts.vec_name) if access in layouts.vectors else ""
         if access.kind == "load":
             emission.support.add("_load")
-            add(act.Load(self.span(access.node), layout, vec, unit=access.unit))
+            add(act.Load(self.span(access.node), layout, vec, unit=access.unit, part=part))
         elif access.kind == "atomic":
             emission.support.add("_atomic")
             add(act.Atomic(self.span(access.node), access.operation, layout, access.fetched, self._waits()))
@@ -539,7 +549,7 @@ class _Group:
             emission.support.add("_store")
             statement = access.statement is not None
             node = access.statement if statement else access.node
-            add(act.Store(self.span(node), layout, vec, statement, unit=access.unit))
+            add(act.Store(self.span(node), layout, vec, statement, unit=access.unit, part=part))
 
     def _emit_element(self, access, add, emission: Emission) -> None:
         """One element: a plain subscript, unless a mask or an atomic needs support code."""
@@ -606,19 +616,27 @@ class _Group:
             return name
         return ""
 
-    def emit_body(self, modules: Modules, add, emission: Emission, hoists=(), layouts: Layouts | None = None) -> None:
-        """The rewrites that kernels with and without matrix products share."""
+    def emit_body(
+        self, modules: Modules, add, emission: Emission, hoists=(), layouts: Layouts | None = None,
+        queries: bool = True, skip: frozenset[ast.AST] = frozenset(),
+    ) -> None:
+        """The rewrites that kernels with and without matrix products share.
+
+        queries: whether ``program_id`` is among them. skip: nodes that do not reach the port.
+        """
         model = self.model
         assert model is not None
         sequence = self.calls[0].sequence
         if sequence is not None:
             sequence.emit(self, add)
-        for query in model.grid_queries:
+        for query in model.grid_queries if queries else ():
             if sequence is not None and query.axis == sequence.axis:
                 continue
             modules.name("jax.lax")
             add(act.GridAxis(self.span(query.node), self.axis_name(query.axis), query.size))
         for strip in model.strips.values():
+            if strip.node in skip:
+                continue
             add(act.DropNewAxis(self.span(strip.node), strip.method))
         for node, text in model.repeats.items():
             add(act.RepeatIndices(self.span(node), text))
@@ -640,7 +658,7 @@ class _Group:
                 add(action)
             self.block("N201", hoist.reduction.node, "the sum over rows is taken after the loop: another order of additions")
         for expand in model.expands.values():
-            if expand.node in model.values and not self.is_new_axis(expand.node):
+            if expand.node in model.values and expand.node not in skip and not self.is_new_axis(expand.node):
                 add(act.AddNewAxis(self.span(expand.node), expand.axis))
         for node, name in model.calls:
             if name == "~bool":

@@ -255,7 +255,9 @@ def plan_call(
         specs = all_specs(site, inputs, resolver)
         if specs is None and site.unresolved:
             pass  # said above
-        elif specs is None or len(specs) > len(names):
+        elif model.dots and any(s.extra for s in specs or ()):
+            specs = None  # plan_staged.py builds the views when the call is traced
+        elif specs is None or len(specs) > len(names) or any(s.extra for s in specs):
             problems.append(("C202", site.call, "in_specs and out_specs do not match the kernel's parameters",
                              "give a spec for every operand"))
         else:
@@ -289,7 +291,7 @@ def plan_call(
         problems += _changed_names(site, [n for g in grid for n in walk(g) if isinstance(n, ast.Name)], set(), resolver)
     if site.decorates and views is not None:
         problems.append(("C202", site.call, "block specs on a decorated kernel", "call pallas_call as a function"))
-    return CallPlan(views, names, site.grid_text, len(grid), aliases, _unused(site, resolver), letters, unless, map_lines), problems
+    return CallPlan(views, names, site.grid_text, len(grid), aliases, unused_statements(site, resolver), letters, unless, map_lines), problems
 
 
 def _letters(rank: int, taken: set[str]) -> tuple[str, ...]:
@@ -361,12 +363,13 @@ def _crowded(site: CallSite, resolver: Resolver) -> list[Problem]:
     return []
 
 
-def _unused(site: CallSite, resolver: Resolver) -> list[ast.stmt]:
+def unused_statements(site: CallSite, resolver: Resolver, keep_specs: bool = False) -> list[ast.stmt]:
     """Plain assignments of specs and parameters that nothing but the dropped keywords reads.
 
     Only these: extents and functions that a spec names are written out in the views.
     """
-    dropped = [site.keywords[k] for k in ("compiler_params", "in_specs", "out_specs", "grid_spec") if k in site.keywords]
+    unread = ("compiler_params",) if keep_specs else ("compiler_params", "in_specs", "out_specs", "grid_spec")
+    dropped = [site.keywords[k] for k in unread if k in site.keywords]
     inside = {n for d in dropped for n in walk(d)}
     found: list[ast.stmt] = []
     queue = [n for n in inside if isinstance(n, ast.Name)]

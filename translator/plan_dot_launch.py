@@ -38,11 +38,10 @@ def plan_launch(group, site: CallSite, call, plan: DotPlan, names) -> LaunchData
     if any(call.unless) or call.maps:
         what = "an optional block spec" if any(call.unless) else "an index map of several statements"
         raise Unplanned(site.call, f"{what} beside a matrix product", "write one call for each case" if any(call.unless) else "write it as a lambda")
-    translate = _Translator(group, site, refs, inputs)
+    translate = Translator(group, site, refs, inputs)
     views = list(call.views) if call.views is not None else [None] * len(refs)
     blocks = tuple((tuple(translate(d, site.call) for d in o.block), translate.array(o.ref)) for o in plan.operands)
-    stages = compiler_parameter(site.keywords, "num_stages", group.resolver)
-    num_stages = ast.unparse(stages) if stages is not None else "3"  # Triton's default
+    num_stages = num_stages_of(site, group.resolver)
     extra = []
     for k, new in (("interpret", "interpret"), ("debug", "debug"), ("name", "kernel_name")):
         if k in site.keywords:
@@ -69,6 +68,12 @@ def plan_launch(group, site: CallSite, call, plan: DotPlan, names) -> LaunchData
         extra=tuple(extra),
         checks=translate.checks(plan),
     )
+
+
+def num_stages_of(site: CallSite, resolver: Resolver) -> str:
+    """The number of stages that the call asks for, as source text."""
+    stages = compiler_parameter(site.keywords, "num_stages", resolver)
+    return ast.unparse(stages) if stages is not None else "3"  # Triton's default
 
 
 def known_tiles(group, site: CallSite, data: LaunchData) -> set[tuple[int, int]]:
@@ -99,7 +104,7 @@ def _constant(text: str, group, site: CallSite) -> int | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
 
 
-class _Translator:
+class Translator:
     """Turns source text of the kernel into source text of the caller."""
 
     def __init__(self, group, site: CallSite, refs: list[str], inputs: int) -> None:
@@ -149,7 +154,7 @@ class _Translator:
 
 
 class _ToCaller(ast.NodeTransformer):
-    def __init__(self, translator: _Translator) -> None:
+    def __init__(self, translator: Translator) -> None:
         self.t = translator
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:

@@ -23,11 +23,12 @@ import functools
 
 from . import actions as act
 from .actions import span_of
-from .dot_plan import DotPlan, Operand, Product, Unplanned
+from .dot_plan import DotPlan, Operand, Product, Unplanned, transposed_by_call
 from .model.events import Access, Dot, KernelModel, Loop
 from .kernel_shapes import names_in, shape_of
-from .names import MOSAIC, PALLAS, TRITON, Resolver, walk
+from .names import MOSAIC, PALLAS, Resolver, walk
 from .plan_dot_launch import known_tiles, plan_launch, unused_partial
+from .plan_staged import computes_operands, plan_staged
 from .precision import need_of
 from .recorded import HALF, recorded_dtypes
 from .tile_limits import tile_problem
@@ -47,11 +48,18 @@ def plan_dots(group, names, modules, emission) -> None:
     if not group.portable:
         return
     try:
+        if any(s.extra for site in group.sites for s in (*(site.in_specs or ()), *(site.out_specs or ()))):
+            raise Unplanned(group.sites[0].call, "operands or results that exist under a condition")
         planner = _Planner(group)
         plan = planner.plan()
         launches = [plan_launch(group, site, call, plan, names) for site, call in zip(group.sites, group.calls)]
     except Unplanned as problem:
-        group.block("B130", problem.node, problem.reason, problem.advice)
+        try:
+            if not computes_operands(group.model, group.resolver):
+                raise problem
+            plan_staged(group, names, modules, emission)
+        except Unplanned as left:
+            group.block("B130", left.node, left.reason, left.advice)
         return
     for site, data in zip(group.sites, launches):
         for rows, cols in known_tiles(group, site, data):
@@ -323,13 +331,7 @@ class _Planner:
     # -- operands ---------------------------------------------------------------------------
 
     def _operand(self, dot: Dot, node: ast.expr, operands: list[Operand], flag: str) -> tuple[int, bool]:
-        transposed = False
-        if isinstance(dot.node, ast.Call):
-            flags = {k.arg: k.value for k in dot.node.keywords}
-            if dot.function == f"{TRITON}.dot" and len(dot.node.args) > 2 or not isinstance(flags.get(flag, ast.Constant(False)), ast.Constant):
-                raise Unplanned(dot.node, f"{flag} is not a literal keyword", f"write {flag}=True or {flag}=False")
-            transposed = flag in flags and flags[flag].value is True
-            transposed ^= self._dimension_numbers(dot, flags, flag)
+        transposed = transposed_by_call(dot, flag)
         name = ""
         for _ in range(6):
             if isinstance(node, ast.Attribute) and node.attr == "T":
@@ -355,25 +357,6 @@ class _Planner:
         self.staged.append(access)
         operands.append(self._staged(access, name or access.ref.name.removesuffix("_ref"), operands))
         return len(operands) - 1, transposed
-
-    def _dimension_numbers(self, dot: Dot, flags: dict, flag: str) -> bool:
-        """Whether ``lax.dot_general`` contracts the other dimension than a plain product does."""
-        assert isinstance(dot.node, ast.Call)
-        if dot.function == "jax.numpy.einsum":
-            raise Unplanned(dot.node, "einsum", "write it as a product of two matrices")
-        numbers = flags.get("dimension_numbers")
-        if dot.function == "jax.lax.dot_general" and numbers is None and len(dot.node.args) > 2:
-            numbers = dot.node.args[2]
-        if numbers is None:
-            return False
-        try:
-            (left, right), batch = ast.literal_eval(numbers)
-            left, right = tuple(left), tuple(right)
-        except (ValueError, TypeError):
-            raise Unplanned(numbers, "dimension_numbers that are not literal") from None
-        if any(tuple(b) for b in batch) or len(left) != 1 or len(right) != 1:
-            raise Unplanned(numbers, "a batched or full contraction")
-        return left[0] % 2 == 0 if flag == "trans_a" else right[0] % 2 == 1
 
     def _staged(self, access: Access, name: str, operands: list[Operand]) -> Operand:
         ref = access.ref

@@ -74,14 +74,17 @@ class Layouts:
 
 
 def plan_layouts(
-    model: KernelModel, resolver: Resolver, names, strided: frozenset[str] = frozenset()
+    model: KernelModel, resolver: Resolver, names, strided: frozenset[str] = frozenset(),
+    skip: frozenset[Access] = frozenset(), layout: str = "",
 ) -> tuple[Layouts, list[Problem]]:
     """The layouts of a kernel, or problems that keep it on Triton.
 
     strided: refs whose specs squeeze the array's last dimension, so that neighbours are a row apart.
+    skip: accesses that need no layout. layout: the one of all tiles of rank 2, where a matrix unit
+    prescribes it.
     """
-    layouts, problems = Layouts(), _without_a_tile(model, resolver)
-    tiled = [a for a in model.accesses if a.tile is not None and _needs_layout(a, model)]
+    layouts, problems = Layouts(), [] if layout else _without_a_tile(model, resolver)
+    tiled = [a for a in model.accesses if a.tile is not None and a not in skip and _needs_layout(a, model)]
     if not tiled:
         return layouts, problems
     kernel = model.kernel
@@ -93,7 +96,7 @@ def plan_layouts(
     layouts.before = before
     known = _Known(model, resolver, before)
 
-    layouts.hoists = _find_hoists(model, resolver)
+    layouts.hoists = [] if layout else _find_hoists(model, resolver)
     narrow = any(r.axis == 0 and r.rank == 2 for r in model.reductions)
     for access in tiled:
         tile = access.tile.find()
@@ -113,10 +116,11 @@ def plan_layouts(
         layouts.vec_name = names.pick("vec")
         layouts.support.add("_vec")
     vec_line = _vec_line(layouts, model) if layouts.vectors else ()
-    layout_lines, more = _name_tiles(tiled, model.refs, layouts, known, names, narrow, {a.tile.find() for a in layouts.vectors})
+    layout_lines, more = _name_tiles(tiled, model.refs, layouts, known, names, narrow, {a.tile.find() for a in layouts.vectors}, layout)
     problems += more
     layouts.lines = (*vec_line, *layout_lines)
-    layouts.support.add("_blocked")
+    if any("_blocked(" in line for line in layout_lines):
+        layouts.support.add("_blocked")
     if narrow and any(h.reduction.axis == 0 for h in layouts.hoists) or narrow:
         layouts.parameters = (("reduction_scratch_bytes", "8192"),)
         layouts.notes.append("8192 bytes of shared memory for the sums across warps")
@@ -225,7 +229,7 @@ def _vec_line(layouts: Layouts, model: KernelModel) -> tuple[str, ...]:
 
 
 def _name_tiles(
-    tiled: list[Access], refs: list[RefValue], layouts: Layouts, known: _Known, names, narrow: bool, vectored: set[Tile]
+    tiled: list[Access], refs: list[RefValue], layouts: Layouts, known: _Known, names, narrow: bool, vectored: set[Tile], product_layout: str = "",
 ) -> tuple[list[str], list[Problem]]:
     lines: list[str] = []
     problems: list[Problem] = []
@@ -236,6 +240,12 @@ def _name_tiles(
     ranks = {r.name: len(r.dims) for r in refs if r.dims is not None}
     shapes = {_shape_text(r, ranks) for r in roots}
     for root in roots:
+        if product_layout and root.rank == 2:
+            if product_layout not in by_shape:
+                by_shape[product_layout] = names.pick("layout")
+                lines.append(f"{by_shape[product_layout]} = {product_layout}")
+            layouts.names[root] = by_shape[product_layout]
+            continue
         shape = _shape_text(root, ranks)
         node = next(a.node for a in tiled if (a.tile.find().parent or a.tile.find()).find() is root)  # type: ignore[union-attr]
         if not shape or not known.text(shape):

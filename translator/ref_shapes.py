@@ -26,11 +26,8 @@ def ref_dims(
 ) -> tuple[dict[int, tuple[str, ...]], int | None]:
     """({position of the ref: its dimensions}, number of input refs or None)."""
     first = build_model(sites, resolver, {})
-    names = [r.name for r in first.refs]
-    ranks: dict[int, int] = {}
-    for i, ref in enumerate(first.refs):
-        if ref.name in first.ref_ranks:
-            ranks[i] = first.ref_ranks[ref.name]
+    names = {r.position: r.name for r in first.refs}
+    ranks = {i: first.ref_ranks[name] for i, name in names.items() if name in first.ref_ranks}
     inputs = _input_count(sites, first)
     for site in sites:
         for i, spec in enumerate(site.in_specs or ()):
@@ -50,7 +47,7 @@ def ref_dims(
             ranks[i] = rank
     dims = {
         i: tuple(f"{names[i]}.shape[{d}]" for d in range(rank))
-        for i, rank in ranks.items() if i < len(names) and rank != _SEVERAL
+        for i, rank in ranks.items() if i in names and rank != _SEVERAL
     }
     if inputs is not None and not first.dots:
         for i, unit in _thin_refs(sites, inputs, resolver).items():
@@ -92,10 +89,7 @@ def _input_count(sites: list[CallSite], model) -> int | None:
         if site.invocation is not None and not any(isinstance(a, ast.Starred) for a in site.invocation.args):
             return len(site.invocation.args)
     stored = {a.ref.name for a in model.accesses if a.kind != "load"}
-    for i, ref in enumerate(model.refs):
-        if ref.name in stored:
-            return i
-    return None
+    return next((r.position for r in model.refs if r.name in stored), None)
 
 
 def _spec_rank(spec: Spec) -> int | None:

@@ -35,6 +35,7 @@ class Spec:
     elements: dimensions whose index counts elements, not blocks (``pl.Element``).
     rank: of a whole array, where its index map tells.
     unless: a condition under which there is no spec, and the operand is whole (or None).
+    extra: whether this operand exists under a condition only, behind all others.
     """
 
     node: ast.expr
@@ -43,20 +44,27 @@ class Spec:
     rank: int | None = None
     elements: frozenset[int] = frozenset()
     unless: ast.expr | None = None
+    extra: bool = False
 
 
 def read_specs(node: ast.expr | None, call: ast.Call, resolver: Resolver) -> tuple[Spec, ...] | None:
     """One Spec per operand; None where there are no specs. Raises Unreadable."""
     if node is None or isinstance(node, ast.Constant) and node.value is None:
         return None
-    return tuple(_read_spec(e, resolver) for e in elements_of(node, call, resolver))
+    return tuple(
+        dataclasses.replace(_read_spec(e.value, resolver), extra=True) if isinstance(e, ast.Starred) else _read_spec(e, resolver)
+        for e in elements_of(node, call, resolver)
+    )
 
 
 # -- lists ----------------------------------------------------------------------------------------
 
 
 def elements_of(node: ast.expr, call: ast.AST, resolver: Resolver) -> list[ast.expr]:
-    """The elements of a list as it is when ``call`` runs; a single spec is one element."""
+    """The elements of a list as it is when ``call`` runs; a single spec is one element.
+
+    Elements that are appended under a condition are starred.
+    """
     if isinstance(node, ast.Name):
         made = _made(node, resolver)
         if made is not None:
@@ -117,11 +125,16 @@ def _changed(found: list[ast.expr], name: ast.Name, made: ast.AST, call: ast.AST
         if statement in done:
             continue
         parent = resolver.parents[statement]
+        if parent is block and found and isinstance(found[-1], ast.Starred):
+            raise Unreadable(statement, f"{name.id} gets more elements behind one under a condition")
         if parent is block:
             found = _apply(statement, name.id, found, call, resolver)
         elif isinstance(parent, ast.If) and resolver.parents[parent] is block:
             inside = [[s for s in changes if s in part] for part in (parent.body, parent.orelse)]
-            if any(len(part) > 1 for part in inside) or not all(inside):
+            if not parent.orelse and (more := _appended(statement)) is not None:
+                found = [*found, *(ast.Starred(e, ast.Load()) for e in more)]
+                continue
+            if found and isinstance(found[-1], ast.Starred) or any(len(part) > 1 for part in inside) or not all(inside):
                 raise Unreadable(statement, f"{name.id} has other elements under a condition")
             done |= {s for part in inside for s in part}
             one, other = (_apply(part[0], name.id, found, call, resolver) for part in inside)
@@ -131,6 +144,16 @@ def _changed(found: list[ast.expr], name: ast.Name, made: ast.AST, call: ast.AST
         else:
             raise Unreadable(statement, f"{name.id} is changed in a loop or under a condition")
     return found
+
+
+def _appended(statement: ast.stmt) -> list[ast.expr] | None:
+    """What a statement puts at the end of a list; None if it does anything else."""
+    match statement:
+        case ast.AugAssign(op=ast.Add(), value=ast.List(items)):
+            return items
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(), "append"), [one], [])):
+            return [one]
+    return None
 
 
 def _changes(name: ast.Name, resolver: Resolver) -> bool:

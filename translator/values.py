@@ -76,11 +76,14 @@ class FunctionValue(Value):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RefValue(Value):
-    """A kernel argument in GMEM. ``dims`` None: rank unknown; ``name`` is its source spelling."""
+    """A kernel argument in GMEM, the one at ``position``.
+
+    ``dims`` None: rank unknown; ``name`` is its source spelling.
+    """
 
     name: str
     dims: tuple[str, ...] | None
-    output: bool = False
+    position: int = 0
 
     def extent(self, dimension: int) -> str:
         """The text of one extent: "1" where blocks are known to be thin."""
@@ -111,7 +114,10 @@ class Tile:
     """The layout variable of a family of register arrays: a union-find cell.
 
     Arrays that meet in elementwise operations share a tile and so a layout.  A rank-1 array that
-    varies along ``axis`` of a rank-2 ``parent`` gets the parent's layout reduced to that axis.
+    varies along ``axis`` of a rank-2 ``parent`` gets the parent's layout reduced to that axis; the
+    tiles along which one array varies share a layout, though not a shape.
+
+    runs: the (tile, axis) pairs along which this rank-1 tile varies.
     """
 
     rank: int | None
@@ -121,6 +127,8 @@ class Tile:
     axis: int = -1
     conflict: bool = False
     anchored: bool = False
+    same_shape: "Tile | None" = None
+    runs: list[tuple["Tile", int]] = dataclasses.field(default_factory=list)
 
     def find(self) -> "Tile":
         tile = self
@@ -128,7 +136,21 @@ class Tile:
             tile = tile.link
         return tile
 
+    def shape_root(self) -> "Tile":
+        """The tile that stands for all of the same shape."""
+        tile = self
+        while tile.same_shape is not None:
+            tile = tile.same_shape
+        return tile
+
     def unify(self, other: "Tile") -> None:
+        """States that two tiles have the same shape and layout."""
+        mine, theirs = self.shape_root(), other.shape_root()
+        if mine is not theirs:
+            theirs.same_shape = mine
+        self._share_layout(other)
+
+    def _share_layout(self, other: "Tile") -> None:
         a, b = self.find(), other.find()
         if a is b:
             return
@@ -140,17 +162,21 @@ class Tile:
         if a.rank is None:
             a.rank = b.rank
         if b.parent is not None:
-            a.vary(b.parent, b.axis)
+            a._follow(b.parent, b.axis)
 
     def vary(self, parent: "Tile", axis: int) -> None:
         """States that this rank-1 tile runs along ``axis`` of ``parent``."""
+        self.runs.append((parent, axis))
+        self._follow(parent, axis)
+
+    def _follow(self, parent: "Tile", axis: int) -> None:
         a, parent = self.find(), parent.find()
         if a.parent is None:
             a.parent, a.axis = parent, axis
         elif a.axis != axis:
             a.conflict = True
         elif a.parent.find() is not parent:
-            a.parent.find().unify(parent)
+            a.parent.find()._share_layout(parent)
 
 
 @dataclasses.dataclass(frozen=True)

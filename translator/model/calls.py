@@ -102,7 +102,8 @@ class Calls:
         if self.depth > 12:
             self.find("B102", node, "recursion in a kernel")
             return Unknown("recursion")
-        env = dict(function.env)
+        own = self.resolver.scopes[target].bindings  # hide what the enclosing function calls by the same names
+        env = {name: value for name, value in function.env.items() if name not in own}
         params = [*target.args.posonlyargs, *target.args.args]
         defaults = target.args.defaults
         for p, d in zip(params[len(params) - len(defaults):], defaults):

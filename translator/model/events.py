@@ -136,6 +136,7 @@ class Finding:
 class KernelModel:
     """Events in the order of evaluation, and the names known at the kernel's top level.
 
+    refs: by position. named_refs: how many of them are parameters with a name, ahead of ``*refs``.
     calls: library functions, methods (``.T``) and operators (``operator.pow``) on arrays and traced numbers.
     unwraps: calls that stand for their first argument.
     wrapped: names of decorated functions where they are called, and below how many decorators the function is.
@@ -143,6 +144,7 @@ class KernelModel:
 
     kernel: FunctionNode
     refs: list[RefValue]
+    named_refs: int = 0
     accesses: list[Access] = dataclasses.field(default_factory=list)
     grid_queries: list[GridQuery] = dataclasses.field(default_factory=list)
     reductions: list[Reduction] = dataclasses.field(default_factory=list)

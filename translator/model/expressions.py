@@ -66,7 +66,9 @@ class Expressions:
                     self.eval(v, env)
                 return Scalar(all(isinstance(self.model.values[v], Scalar) for v in values))
             case ast.IfExp(test, body, orelse):
-                self.eval(test, env)
+                known = self.truth(self.eval(test, env))
+                if known is not None:
+                    return self.eval(body if known else orelse, env)
                 return self.either(node, self.join(self.eval(body, env), self.eval(orelse, env)))
             case ast.Call():
                 return self.call(node, env)
@@ -122,6 +124,8 @@ class Expressions:
                     ) if base.dims is not None else ShapeOf(ast.unparse(node.value), None)
                 case "T":
                     return self.transpose(node, base)
+                case "ndim" if base.dims is not None:
+                    return Scalar(True, (UNKNOWN_FACTOR,), str(len(base.dims)))
                 case "dtype" | "ndim":
                     return Scalar(True, (UNKNOWN_FACTOR,), "")
             return Unknown(node.attr)
@@ -180,9 +184,7 @@ class Expressions:
         if isinstance(base, Unknown) and base.why == "refs":
             item = self.eval(node.slice, env)
             if isinstance(item, Scalar) and item.text.isdigit():
-                ref = RefValue(ast.unparse(node), self.ref_dims.get(int(item.text)))
-                self.model.refs.append(ref)
-                return ref
+                return self.further_ref(int(item.text), ast.unparse(node))
         return Unknown("subscript")
 
     def array_subscript(self, node: ast.Subscript, base: Array, env: dict[str, Value]) -> Value:

@@ -123,7 +123,7 @@ class Operators:
         values = [self.eval(v, env) for v in (node.left, *node.comparators)]
         nodes = [node.left, *node.comparators]
         if not any(isinstance(v, Array) for v in values):
-            return Scalar(all(isinstance(v, Scalar) and v.static for v in values))
+            return Scalar(all(isinstance(v, Scalar) and v.static for v in values), text=_outcome(node, values))
         if len(node.ops) > 1:
             self.find("B101", node, "a chained comparison of arrays")
             return Unknown("chained comparison")
@@ -206,3 +206,25 @@ class Operators:
         if old.axis != value.thin_axis:
             self.find("B105", node, f"{ast.unparse(node)[:40]} runs along rows in one call and along columns in another",
                       "write one helper for each shape")
+
+
+def _outcome(node: ast.Compare, values: list[Value]) -> str:
+    """``True`` or ``False`` for a comparison of two literal integers, else empty."""
+    texts = [v.text for v in values if isinstance(v, Scalar)]
+    if len(values) != 2 or len(texts) != 2 or not all(t.isdigit() for t in texts):
+        return ""
+    a, b = map(int, texts)
+    match node.ops[0]:
+        case ast.Eq():
+            return str(a == b)
+        case ast.NotEq():
+            return str(a != b)
+        case ast.Lt():
+            return str(a < b)
+        case ast.LtE():
+            return str(a <= b)
+        case ast.Gt():
+            return str(a > b)
+        case ast.GtE():
+            return str(a >= b)
+    return ""

@@ -26,6 +26,16 @@ from .text import tuple_text, wrap
 class Refs:
     """Loads and stores: indices, masks, and what vector accesses demand. Part of ``Interpreter``."""
 
+    def further_ref(self, position: int, name: str) -> RefValue:
+        """The ref at a position of ``*refs``; one value for all the places that read it."""
+        at = self.model.named_refs + position
+        known = {r.position: r for r in self.model.refs}
+        if at not in known:
+            known[at] = RefValue(name, self.ref_dims.get(at), position=at)
+            self.model.refs.append(known[at])
+            self.model.refs.sort(key=lambda r: r.position)
+        return known[at]
+
     def index(self, node: ast.expr, base: RefValue | ViewValue, env: dict[str, Value]) -> tuple[Index, ...]:
         """The index of each dimension named; () for ``...`` (the whole ref)."""
         value: ast.AST = node

@@ -60,7 +60,10 @@ class Statements:
             case ast.FunctionDef():
                 self.function_def(node, env)
             case ast.If(test, body, orelse):
-                self.eval(test, env)
+                known = self.truth(self.eval(test, env))
+                if known is not None:
+                    self.block(body if known else orelse, env, returns)
+                    return
                 other = dict(env)
                 self.block(body, env, returns)
                 self.block(orelse, other, returns)
@@ -75,6 +78,10 @@ class Statements:
                 pass
             case _:
                 self.find("B101", node, f"a {type(node).__name__.lower()} statement in a kernel")
+
+    def truth(self, value: Value) -> bool | None:
+        """What a condition is, where that follows from the ranks of arrays; else None."""
+        return value.text == "True" if isinstance(value, Scalar) and value.text in ("True", "False") else None
 
     def merge(self, env: dict[str, Value], other: dict[str, Value]) -> None:
         for name, value in other.items():
@@ -259,12 +266,9 @@ class Statements:
                 for i in range(len(elements))
             ]
         elif isinstance(value, Unknown) and value.why == "refs" and not starred:
-            items = []
-            for i, e in enumerate(elements):
-                name = e.id if isinstance(e, ast.Name) else f"refs[{i}]"
-                ref = RefValue(name, self.ref_dims.get(i))
-                self.model.refs.append(ref)
-                items.append(ref)
+            items = [
+                self.further_ref(i, e.id if isinstance(e, ast.Name) else f"refs[{i}]") for i, e in enumerate(elements)
+            ]
         else:
             items = [Unknown("unpacked") for _ in elements]
         for e, item in zip(elements, items):

@@ -138,6 +138,26 @@ def cumsum(x, axis=None, *, layout):
     return jnp.cumsum(x.astype(dtype), axis=0 if axis is None else axis).astype(dtype if x.dtype == jnp.bool_ else x.dtype)
 
 
+def register_dot(part, a, b, acc=None, turn=False):
+    """``a @ b`` (+ ``acc``) in float32, for the wgmma that takes operands or accumulators from registers.
+
+    Args:
+      part: the warpgroup's part, whose turns are taken as on the GPU.
+      a: (rows, depth) array or SMEM ref. b: (depth, columns) SMEM ref. acc: float32 (rows, columns) array.
+    """
+    if turn and acc is not None:
+        part._swap()
+    a, b = (x[...] if isinstance(x, state_types.TransformedRef) else x for x in (a, b))
+    plgpu.commit_smem()  # the tensor core reads through the async proxy, as the copies write
+    result = jnp.dot(a, b, preferred_element_type=jnp.float32)
+    if turn and acc is None:
+        part._swap()
+    return result if acc is None else acc + result
+
+
+# Methods of support classes that interpret mode cannot run: {class: {method: meaning}}.
+METHODS: dict[str, dict[str, Callable[..., Any]]] = {"_WgmmaRowsPart": {"dot": register_dot}}
+
 REFERENCE: dict[str, Callable[..., Any]] = {
     "_load": load, "_store": store, "_cumsum": cumsum, "_atomic": atomic, "_atomic_element": atomic_element,
 }
@@ -155,6 +175,10 @@ def substitute(module: types.ModuleType) -> tuple[str, ...]:
             if callable(getattr(holder, name, None)):
                 setattr(holder, name, function)
                 replaced.add(name)
+        for name, methods in METHODS.items():
+            for method, function in methods.items() if hasattr(holder, name) else ():
+                setattr(getattr(holder, name), method, function)
+                replaced.add(f"{name}.{method}")
     return tuple(sorted(replaced))
 
 

@@ -1,0 +1,537 @@
+"""Causal attention with grouped heads: `softmax(q @ k.T * scale) @ v`, one program per block of queries."""
+
+import math
+
+import jax
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+import jax.numpy as jnp
+from jax.experimental.mosaic.gpu import fragmented_array as mgpu_arrays
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith
+from jaxlib.mlir.dialects import llvm
+from jaxlib.mlir.dialects import vector
+import numpy as np
+
+
+# Support code for Mosaic GPU, emitted by pallas-port.
+def _vec(refs, *extents):
+  """Elements per access: up to 16 bytes, fewer where a row of a ref, the start of a tile or the
+  bound of a mask (`extents`) is not a multiple of that."""
+  refs = [r for r in refs if r is not None]
+  rows = [n for r in refs for n in (*r.shape[-1:], *getattr(r, "ref", r).shape[-1:])]
+  return math.gcd(16 // min(r.dtype.itemsize for r in refs), *rows, *extents)
+
+
+def _spread(x, shape, dims):
+  """`x` broadcast to `shape`, its axes at `dims` (jnp.broadcast_to has no Mosaic GPU rule)."""
+  x = jnp.asarray(x, jnp.int32) if x.dtype != jnp.bool_ else x
+  return x if x.shape == shape else lax.broadcast_in_dim(x, shape, dims)
+
+
+def _per_dimension(ref, index):
+  """(index of each dimension of `ref`, shape of its index arrays, shape of the tile)."""
+  index = index if isinstance(index, tuple) else (index,)
+  rest = [slice(None)] * (len(ref.shape) - sum(i is not ... for i in index))
+  at = next((d for d, i in enumerate(index) if i is ...), len(index))
+  index = [*index[:at], *rest, *index[at + 1 :]]
+  for d, (i, n) in enumerate(zip(index, ref.shape)):
+    if isinstance(i, slice):
+      start, stop, step = i.indices(n)
+      index[d] = pl.Slice(start, max(0, -(-(stop - start) // step)), step)
+  picked = [d for d, i in enumerate(index) if not isinstance(i, pl.Slice)]
+  beside = bool(picked) and picked[-1] - picked[0] == len(picked) - 1
+  if beside and picked[0] and any(jnp.ndim(index[d]) for d in picked):
+    raise NotImplementedError("an index array behind a slice")
+  lead = jnp.broadcast_shapes(*(jnp.shape(i) for i in index if not isinstance(i, pl.Slice)))
+  return index, lead, (*lead, *(i.size for i in index if isinstance(i, pl.Slice)))
+
+
+def _window(ref, index):
+  """(whole ref, scalar start and tile of indices of each of its dimensions, shape of the tile).
+
+  `index` may hold `pl.ds`, `:`, integers, and integer arrays that broadcast together; it may pass
+  the end of the ref, for elements that a mask excludes.
+  """
+  index, lead, shape = _per_dimension(ref, index)
+  starts, tiles, kept = [], [], len(lead)
+  for i in index:
+    if isinstance(i, pl.Slice):
+      starts.append(i.start)
+      tiles.append(lax.broadcasted_iota(jnp.int32, shape, kept) * i.stride if shape != (1,) else None)
+      kept += 1
+    elif jnp.ndim(i) == 0:
+      starts.append(i)
+      tiles.append(None)
+    else:
+      starts.append(0)
+      tiles.append(_spread(i, shape, tuple(range(len(lead) - i.ndim, len(lead)))))
+  for view in reversed(getattr(ref, "transforms", ())):  # the launch's view: slices and integers
+    inner = iter(zip(starts, tiles))
+    outer = [
+        (i.start + (x := next(inner))[0], x[1]) if isinstance(i, pl.Slice) else (i, None)
+        for i in view.indices
+    ]
+    starts, tiles = [o[0] for o in outer], [o[1] for o in outer]
+  return getattr(ref, "ref", ref), starts, tiles, shape
+
+
+def _element(base, strides, starts):
+  """Pointer to the element at `starts`, computed in 64 bits."""
+  i64 = ir.IntegerType.get_signless(64)
+  pointer = llvm.addrspacecast(llvm.PointerType.get(address_space=1), mgpu_utils.memref_ptr(base))
+  offset = arith.constant(i64, 0)
+  for start, stride in zip(starts, strides):
+    start = arith.extsi(i64, start.registers.item())
+    offset = arith.addi(offset, arith.muli(start, arith.constant(i64, stride)))
+  return mgpu_utils.getelementptr(pointer, [offset], ir.MemRefType(base.type).element_type)
+
+
+def _offsets(whole, shape, layout, tiles, strides):
+  """Offset of each element of a tile of `shape` from the access's first one; 64 bits in large arrays."""
+  word = ir.IntegerType.get_signless(32 if math.prod(whole) < 2**31 else 64)
+  zero = mgpu_utils.c(0, word)
+  offsets = mgpu_arrays.FragmentedArray.splat(zero, shape, layout.to_mgpu(), is_signed=True)
+  for d, x in tiles.items():
+    offsets = offsets + x.astype(word, is_signed=True) * strides[d]
+  return offsets
+
+
+def _pieces(register, size):
+  """Splits one register (a short vector) into pieces of `size` elements."""
+  for i in range(0, ir.VectorType(register.type).shape[0], size):
+    yield vector.extract_strided_slice(
+        ir.VectorType.get((size,), ir.VectorType(register.type).element_type), register, [i], [size], [1]
+    )
+
+
+def _first(register):
+  return vector.extract(register, [], [0])
+
+
+def _words(piece):
+  """(32-bit words of a short vector, PTX type, constraint); one narrower word below 4 bytes."""
+  ty = ir.VectorType(piece.type)
+  bits = ty.shape[0] * mgpu_utils.bitwidth(ty.element_type)
+  word = ir.IntegerType.get_signless(min(bits, 32))
+  words = vector.bitcast(ir.VectorType.get((max(1, bits // 32),), word), piece)
+  words = [vector.extract(words, [], [i]) for i in range(max(1, bits // 32))]
+  if bits == 8:  # PTX has no 8-bit registers
+    words = [arith.extui(ir.IntegerType.get_signless(16), words[0])]
+  return words, f"b{min(bits, 32)}", "r" if bits >= 32 else "h"
+
+
+def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other=0):
+  """One predicated load (`value` None) or store per `vec` elements of every register."""
+  base, starts, tile, shape = _window(ref, index)
+  if base.dtype == jnp.bool_:
+    raise ValueError("bool arrays cannot be loaded or stored: pass them as int8")
+  varying = [d for d, t in enumerate(tile) if t is not None]
+  if not tile or tile[-1] is None:
+    vec = 1  # the last dimension of the array is one index: neighbours are a row apart
+  masks = () if mask is None else (_spread(mask, shape, range(len(shape) - mask.ndim, len(shape))),)
+  values = () if value is None else (value,)
+  hint = {"evict_last": ".L1::evict_last", "evict_first": ".L1::evict_first"}.get(eviction_policy, "")
+  splat = plgpu.Layout.WG_SPLAT
+  operands = [jnp.asarray(s, jnp.int32) for s in starts], [tile[d] for d in varying]
+
+  @plgpu.inline_mgpu(
+      arg_types=(
+          plgpu.RefType(),
+          *[splat] * len(starts),
+          *[layout] * (len(varying) + len(masks) + len(values)),
+      ),
+      return_type=plgpu.ShapeDtypeStruct(shape, base.dtype, layout) if value is None else (),
+  )
+  def access(ctx, base_ref, *args):
+    del ctx
+    first, args = args[: len(starts)], list(args[len(starts) :])
+    stored = args.pop() if values else None
+    predicate = args.pop() if masks else None
+    strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
+    element = ir.MemRefType(base_ref.type).element_type
+    pointer = _element(base_ref, strides, first)
+    offsets = _offsets(base.shape, shape, layout, dict(zip(varying, args)), strides)
+    size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
+    always = arith.constant(ir.IntegerType.get_signless(1), 1)
+    results = np.empty_like(offsets.registers)
+    for at, register in np.ndenumerate(offsets.registers):
+      n = min(size, ir.VectorType(register.type).shape[0])
+      loaded = []
+      guards = _pieces(predicate.registers[at], n) if masks else None
+      parts = _pieces(stored.registers[at], n) if values else None
+      for piece in _pieces(register, n):
+        address = mgpu_utils.getelementptr(pointer, [_first(piece)], element)
+        guard = _first(next(guards)) if guards else always
+        if parts:
+          _store_words(address, guard, next(parts), hint)
+        else:
+          loaded.append(_load_words(address, guard, n, element, other, hint))
+      if loaded:
+        results[at] = mgpu_utils.vector_concat(loaded) if len(loaded) > 1 else loaded[0]
+    if values:
+      mgpu_utils.warpgroup_barrier()
+      return None
+    return mgpu_arrays.FragmentedArray(
+        _registers=results, _layout=offsets.layout, _is_signed=mgpu_utils.is_signed(base.dtype)
+    )
+
+  return access(base, *operands[0], *operands[1], *masks, *values)
+
+
+def _load_words(address, guard, n, element, other, hint):
+  fill = vector.broadcast(ir.VectorType.get((n,), element), mgpu_utils.c(other, element))
+  words, kind, constraint = _words(fill)
+  k = len(words)
+  out = [f"${i}" for i in range(k)]
+  moves = " ".join(f"mov.b{max(16, int(kind[1:]))} {o}, ${k + 1 + i};" for i, o in enumerate(out))
+  width, target = ("", out[0]) if k == 1 else (f".v{k}", "{" + ", ".join(out) + "}")
+  code = f"{moves} @${2 * k + 1} ld.global{hint}{width}.{kind} {target}, [${k}];"
+  types = [w.type for w in words]
+  result = types[0] if k == 1 else ir.Type.parse(f"!llvm.struct<({', '.join(map(str, types))})>")
+  constraints = ",".join([f"=&{constraint}"] * k + ["l"] + [constraint] * k + ["b"])
+  got = llvm.inline_asm(result, [address, *words, guard], code, constraints, has_side_effects=True)
+  got = [got] if k == 1 else [llvm.extractvalue(t, got, [i]) for i, t in enumerate(types)]
+  if kind == "b8":
+    got = [arith.trunci(ir.IntegerType.get_signless(8), got[0])]
+  packed = vector.from_elements(ir.VectorType.get((k,), got[0].type), got)
+  return vector.bitcast(ir.VectorType.get((n,), element), packed)
+
+
+def _store_words(address, guard, piece, hint):
+  words, kind, constraint = _words(piece)
+  k = len(words)
+  source = [f"${1 + i}" for i in range(k)]
+  width, value = ("", source[0]) if k == 1 else (f".v{k}", "{" + ", ".join(source) + "}")
+  code = f"@${k + 1} st.global{hint}{width}.{kind} [$0], {value};"
+  constraints = ",".join(["l"] + [constraint] * k + ["b"])
+  llvm.inline_asm(
+      ir.Type.parse("!llvm.void"), [address, *words, guard], code, constraints, has_side_effects=True
+  )
+
+
+def _store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=None):
+  """Stores registers into `ref[index]` where `mask` is true; `layout` and `vec` as in `_load`."""
+  if layout is None:
+    pl.when(mask)(lambda: ref.__setitem__(index, jnp.asarray(value, ref.dtype)))
+    return
+  value = plgpu.layout_cast(value.astype(ref.dtype), layout)  # constants have no layout of their own
+  _access(ref, index, layout, mask, vec, eviction_policy, value=value)
+
+
+class _Ring:
+  """SMEM stages that the memory warpgroup fills and the compute warpgroups empty.
+
+  `count` numbers the steps through all loops and programs; both sides keep their own.
+  """
+
+  def __init__(self, buffers, full, empty):
+    self.buffers, self.full, self.empty = buffers, full, empty
+    self.stages = buffers[0].shape[0]
+
+  @staticmethod
+  def scratch(stages, tile, swizzle, *blocks):
+    """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile."""
+    buffers = [
+        plgpu.SMEM(
+            (stages, *shape),
+            dtype,
+            transforms=(
+                plgpu.TilingTransform((8, swizzle)),
+                plgpu.SwizzleTransform(swizzle * jnp.dtype(dtype).itemsize),
+            ),
+        )
+        for shape, dtype in blocks
+    ]
+    full = plgpu.Barrier(num_arrivals=len(blocks), num_barriers=stages)
+    return buffers, full, tile.empty_barrier(stages)
+
+  def slot(self, count):
+    return lax.rem(count, jnp.int32(self.stages))
+
+  def load(self, count, *sources):
+    """Copies the tiles of step `count`, once their stage is free."""
+    slot = self.slot(count)
+
+    @pl.when(count >= self.stages)
+    def _():
+      plgpu.barrier_wait(self.empty.at[slot])
+
+    for source, buffer in zip(sources, self.buffers, strict=True):
+      plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
+    return count + 1
+
+  def drain(self, count):
+    """Waits until the last stages are free again."""
+
+    @pl.loop(lax.max(count - self.stages, 0), count)
+    def _(step):
+      plgpu.barrier_wait(self.empty.at[self.slot(step)])
+
+  def wait(self, count):
+    """The tiles of step `count`, once they are there."""
+    slot = self.slot(count)
+    plgpu.barrier_wait(self.full.at[slot])
+    return [buffer.at[slot] for buffer in self.buffers]
+
+  def release(self, count, when=True):
+    """Gives the stage of step `count` back, if `when`."""
+
+    @pl.when(when)
+    def _():
+      plgpu.barrier_arrive(self.empty.at[self.slot(count)])
+
+  def freed(self, count):
+    """The barrier on which an MMA gives the stage of step `count` back."""
+    return self.empty.at[self.slot(count)]
+
+
+def _swizzle(itemsize, widest, *minor):
+  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the minor extents."""
+  columns = math.gcd(widest, *minor)
+  if itemsize != 2:
+    raise ValueError("the matrix product takes float16 and bfloat16 operands only")
+  if columns < 16:
+    raise ValueError(f"blocks with minor extents {minor} are not multiples of 16")
+  return columns
+
+
+def _block_views(refs, specs, program):
+  """The block of each ref that one program works on, as its BlockSpec says."""
+  views = []
+  for ref, spec in zip(refs, specs, strict=True):
+    if ref is None or spec is None or spec.block_shape is None:
+      views.append(ref)
+      continue
+    index = spec.index_map(*program) if spec.index_map is not None else [0] * len(spec.block_shape)
+    starts = index if isinstance(index, (tuple, list)) else (index,)
+    # a start that is traced may leave the array: what lies outside is masked
+    views.append(
+        ref.at[
+            tuple(
+                i if n is None else pl.ds(jnp.int32(i) * n, n)
+                for n, i in zip(spec.block_shape, starts, strict=True)
+            )
+        ]
+    )
+  return views
+
+
+def _fitting_stages(num_stages, tile, once, stages):
+  """How many stages of a ring fit the shared memory of a block (227 KB), up to `num_stages`."""
+  size = lambda blocks: sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in blocks)
+  free = 226 * 1024 - tile.scratch_bytes() - size(once)
+  if free < size(stages):
+    raise ValueError(f"one stage of {size(stages)} bytes does not fit {free} bytes of shared memory: use smaller blocks")
+  return min(num_stages, free // size(stages))
+
+
+def _specialize(warpgroups, loads, compute):
+  """The last warpgroup runs `loads`, the others `compute`, with registers to match."""
+  wg = lax.axis_index("wg")
+
+  @pl.when(wg == warpgroups)
+  def _():
+    plgpu.set_max_registers(40, action="decrease")
+    loads()
+
+  @pl.when(wg < warpgroups)
+  def _():
+    plgpu.set_max_registers({1: 248, 2: 232}[warpgroups], action="increase")
+    compute()
+
+
+def _divided(spills, warpgroups):
+  """(shape, dtype) of one warpgroup's part of each computed operand."""
+  shares = lambda shape, axis: tuple(n // warpgroups if d == axis else n for d, n in enumerate(shape))
+  return [(shares(shape, axis), dtype) for shape, axis, dtype in spills]
+
+
+class _Tcgen05Rows:
+  """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
+
+  columns: extents of the products' columns. spills: (shape, axis that is divided or None, dtype) of computed operands,
+  which pass through shared memory.
+  """
+
+  layout = plgpu.Layout.TCGEN05
+
+  def __init__(self, rows, columns, spills=()):
+    if any(n % 128 for n in rows) or any(n % 16 or n > 256 for n in columns):
+      raise ValueError(f"tcgen05 needs multiples of 128 rows and of 16 up to 256 columns, not {rows} x {columns}")
+    self.warpgroups = 2 if rows and not any(n % 256 for n in rows) else 1
+    if any(n // self.warpgroups > 128 for n in rows):
+      raise ValueError(f"{rows} rows do not fit {self.warpgroups} warpgroups: use smaller blocks")
+    self.columns, self.spills = max(columns), _divided(spills, self.warpgroups)
+
+  def empty_barrier(self, stages):
+    return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
+
+  def scratch_bytes(self):
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.spills) * self.warpgroups
+
+  def scratch(self):
+    """The accumulator of each warpgroup (products are read before the next one starts), computed operands."""
+    wgs = self.warpgroups
+    return (
+        plgpu.TMEM((128, wgs * self.columns), jnp.float32),
+        plgpu.Barrier(num_barriers=wgs, orders_tensor_core=True),
+        [plgpu.SMEM((wgs, *shape), dtype) for shape, dtype in self.spills],
+    )
+
+  def part(self, scratch):
+    """What the calling warpgroup computes."""
+    return _Tcgen05RowsPart(self, lax.axis_index("wg"), *scratch)
+
+
+class _Tcgen05RowsPart:
+  """One warpgroup's part of the divided dimensions."""
+
+  def __init__(self, tile, wg, accumulator, done, spills):
+    self.tile, self.wg, self.layout = tile, wg, tile.layout
+    self.accumulator, self.done = accumulator, done.at[wg]
+    self.spills = [s.at[wg] for s in spills]
+
+  def rows(self, extent):
+    """This warpgroup's part of a dimension."""
+    size = extent // self.tile.warpgroups
+    return pl.ds(self.wg * size if self.tile.warpgroups > 1 else 0, size)
+
+  def spill(self, x):
+    """A computed operand, in shared memory."""
+    buffer = next(s for s in self.spills if s.shape == x.shape)
+    if buffer.dtype != x.dtype:
+      raise ValueError(f"a product of {x.dtype} and {buffer.dtype}: give both operands one dtype")
+    buffer[...] = x
+    plgpu.commit_smem()
+    return buffer
+
+  def dot(self, a, b, acc=None):
+    """`a @ b` (+ `acc`) in float32 registers; both operands in shared memory."""
+    columns = pl.ds(self.wg * self.tile.columns if self.tile.warpgroups > 1 else 0, b.shape[1])
+    product = self.accumulator.at[:, columns]
+    plgpu.tcgen05_mma(product, a, b, accumulate=False)
+    plgpu.tcgen05_commit_arrive(self.done)
+    plgpu.barrier_wait(self.done)
+    result = plgpu.async_load_tmem(product, layout=self.layout)
+    plgpu.wait_load_tmem()
+    return result if acc is None else acc + result
+
+
+def attention_kernel_loads(
+    q_ref, k_ref, v_ref, out_ref, lse_ref, *, program, once, ring, scale, causal,
+    block_q, block_k
+):
+  """Memory warpgroup: copies the operand tiles of attention_kernel ahead of the products."""
+  first = program[0] * block_q
+  once.load(0, q_ref)
+
+  def body(t, _):
+    keys = pl.ds(t * block_k, block_k)
+    ring.load(t, k_ref.at[keys, :], v_ref.at[keys, :])
+
+  steps = k_ref.shape[0] // block_k
+  if causal:
+    steps = lax.div(first + block_q + block_k - 1, block_k)
+  lax.fori_loop(0, steps, body, None)
+  ring.drain(steps)
+
+
+def attention_kernel(q_ref, k_ref, v_ref, out_ref, lse_ref, *, program, part, once, ring, scale, causal, block_q, block_k):
+  rows = part.rows(block_q)
+  vec = _vec((out_ref,))
+  layout = part.layout
+  row_layout = layout.reduce(1)
+  first = program[0] * block_q
+  head_dim = q_ref.shape[1]
+  q = once.wait(0)[0].at[rows]
+
+  def body(t, carry):
+    acc, peak, total = carry
+    keys = pl.ds(t * block_k, block_k)
+    k, v = ring.wait(t)
+    # Scores in units of log2, so that exp2 can be used.
+    s = part.dot(q, k.transpose((1, 0))) * (scale * math.log2(math.e))
+    if causal:
+      row = first + (rows.start + jnp.arange(rows.size))
+      column = t * block_k + jnp.arange(block_k)
+      s = jnp.where(row[:, None] >= column[None, :], s, -1e30)
+    new_peak = jnp.maximum(peak, jnp.max(s, axis=1))
+    fade = jnp.exp2(peak - new_peak)
+    p = jnp.exp2(s - new_peak[:, None])
+    total = fade * total + jnp.sum(p, axis=1)
+    acc = fade[:, None] * acc
+    acc = part.dot(part.spill(p.astype(v.dtype)), v, acc)
+    ring.release(t)
+    return acc, new_peak, total
+
+  acc = jnp.zeros((rows.size, head_dim), jnp.float32)
+  peak = jnp.full((rows.size,), -jnp.inf, jnp.float32)
+  total = jnp.zeros(rows.size, jnp.float32)
+  steps = k_ref.shape[0] // block_k
+  if causal:
+    steps = lax.div(first + block_q + block_k - 1, block_k)
+  acc, peak, total = lax.fori_loop(0, steps, body, (acc, peak, total))
+  _store(
+      out_ref, (rows, slice(None)), (acc / total[:, None]).astype(out_ref.dtype),
+      layout=layout, vec=vec
+  )
+  _store(lse_ref, rows, peak + jnp.log2(total), layout=row_layout)
+
+
+def run(q, k, v, *, causal=True, block_q=128, block_k=128, num_warps=8, num_stages=2):
+  """q: (heads, rows, head_dim); k, v: (kv_heads, keys, head_dim)."""
+  heads, rows, head_dim = q.shape
+  kv_heads, keys, _ = k.shape
+  if rows % block_q or keys % block_k or heads % kv_heads:
+    raise ValueError("blocks must divide the rows and keys, and the heads those of k and v")
+  group = heads // kv_heads
+  queries = pl.BlockSpec((None, block_q, head_dim), lambda i, h: (h, i, 0))
+  whole = pl.BlockSpec((None, keys, head_dim), lambda i, h: (h // group, 0, 0))
+
+  tile = _Tcgen05Rows([block_q], [block_k, head_dim], spills=[((block_q, block_k), 0, q.dtype)])
+  once_blocks = [((block_q, head_dim), q.dtype)]
+  ring_blocks = [((block_k, head_dim), k.dtype), ((block_k, head_dim), v.dtype)]
+  stages = _fitting_stages(num_stages, tile, once_blocks, ring_blocks)
+  scratch_types = (
+      _Ring.scratch(1, tile, _swizzle(q.dtype.itemsize, 64, head_dim), *once_blocks),
+      _Ring.scratch(stages, tile, _swizzle(k.dtype.itemsize, 64, head_dim), *ring_blocks),
+      tile.scratch(),
+  )
+
+  def attention_kernel_warpgroups(*refs):
+    """The last warpgroup copies operand tiles ahead, the others compute."""
+    *refs, once, ring, scratch = refs
+    program = (lax.axis_size("i") - 1 - lax.axis_index("i"), lax.axis_index("j"))
+    specs = [queries, whole, whole, queries, pl.BlockSpec((None, block_q), lambda i, h: (h, i))]
+    refs = _block_views(refs, specs, program)
+    keywords = dict(
+        program=program, once=_Ring(*once), ring=_Ring(*ring), scale=head_dim ** (-0.5),
+        causal=causal, block_q=block_q, block_k=block_k
+    )
+    _specialize(
+        tile.warpgroups,
+        lambda: attention_kernel_loads(*refs, **keywords),
+        lambda: attention_kernel(*refs, part=tile.part(scratch), **keywords),
+    )
+
+  return plgpu.kernel(
+      attention_kernel_warpgroups,
+      grid=(heads, rows // block_q),
+      grid_names=("j", "i"),
+      out_type=[
+          jax.ShapeDtypeStruct(q.shape, q.dtype),
+          jax.ShapeDtypeStruct((heads, rows), jnp.float32),
+      ],
+      kernel_name="attention",
+      num_threads=tile.warpgroups + 1,
+      thread_name="wg",
+      scratch_types=scratch_types,
+  )(q, k, v)
+
+
+def run_full(q, k, v, **config):
+  """Every query sees every key."""
+  return run(q, k, v, causal=False, **config)

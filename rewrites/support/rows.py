@@ -1,0 +1,162 @@
+"""Support code for kernels that mix products with register work, and its form for sm90."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from .ring import _Ring, _swizzle
+
+
+def _block_views(refs, specs, program):
+  """The block of each ref that one program works on, as its BlockSpec says."""
+  views = []
+  for ref, spec in zip(refs, specs, strict=True):
+    if ref is None or spec is None or spec.block_shape is None:
+      views.append(ref)
+      continue
+    index = spec.index_map(*program) if spec.index_map is not None else [0] * len(spec.block_shape)
+    starts = index if isinstance(index, (tuple, list)) else (index,)
+    # a start that is traced may leave the array: what lies outside is masked
+    views.append(
+        ref.at[
+            tuple(
+                i if n is None else pl.ds(jnp.int32(i) * n, n)
+                for n, i in zip(spec.block_shape, starts, strict=True)
+            )
+        ]
+    )
+  return views
+
+
+def _fitting_stages(num_stages, tile, once, stages):
+  """How many stages of a ring fit the shared memory of a block (227 KB), up to `num_stages`."""
+  size = lambda blocks: sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in blocks)
+  free = 226 * 1024 - tile.scratch_bytes() - size(once)
+  if free < size(stages):
+    raise ValueError(f"one stage of {size(stages)} bytes does not fit {free} bytes of shared memory: use smaller blocks")
+  return min(num_stages, free // size(stages))
+
+
+def _specialize(warpgroups, loads, compute):
+  """The last warpgroup runs `loads`, the others `compute`, with registers to match."""
+  wg = lax.axis_index("wg")
+
+  @pl.when(wg == warpgroups)
+  def _():
+    plgpu.set_max_registers(40, action="decrease")
+    loads()
+
+  @pl.when(wg < warpgroups)
+  def _():
+    plgpu.set_max_registers({1: 248, 2: 232}[warpgroups], action="increase")
+    compute()
+
+
+def _divided(spills, warpgroups):
+  """(shape, dtype) of one warpgroup's part of each computed operand."""
+  shares = lambda shape, axis: tuple(n // warpgroups if d == axis else n for d, n in enumerate(shape))
+  return [(shares(shape, axis), dtype) for shape, axis, dtype in spills]
+
+
+class _WgmmaRows:
+  """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 128.
+
+  columns: extents of the products' columns. turns: whether two warpgroups take turns at the tensor
+  core. spills: (shape, axis that is divided or None, dtype) of computed operands that pass through shared memory.
+  """
+
+  layout = plgpu.Layout.WGMMA
+
+  def __init__(self, rows, columns, turns=False, spills=()):
+    if any(n % 64 for n in rows) or any(n % 8 or n > 256 for n in columns):
+      raise ValueError(f"wgmma needs multiples of 64 rows and of 8 up to 256 columns, not {rows} x {columns}")
+    self.warpgroups = 2 if rows and not any(n % 128 for n in rows) else 1
+    if any(n // self.warpgroups > 128 for n in rows):
+      raise ValueError(f"{rows} rows do not fit the registers of {self.warpgroups} warpgroups: use smaller blocks")
+    self.turns = turns and self.warpgroups == 2
+    self.spills = _divided(spills, self.warpgroups)
+
+  def empty_barrier(self, stages):
+    return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
+
+  def scratch_bytes(self):
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.spills) * self.warpgroups
+
+  def scratch(self):
+    """The barrier of the turns, computed operands that pass through shared memory."""
+    wgs = self.warpgroups
+    return (
+        plgpu.Barrier(num_arrivals=wgs),
+        [plgpu.SMEM((wgs, *shape), dtype) for shape, dtype in self.spills],
+    )
+
+  def part(self, scratch):
+    """What the calling warpgroup computes."""
+    return _WgmmaRowsPart(self, lax.axis_index("wg"), *scratch)
+
+
+class _WgmmaRowsPart:
+  """One warpgroup's part of the divided dimensions."""
+
+  def __init__(self, tile, wg, turn, spills):
+    self.tile, self.wg, self.turn, self.layout = tile, wg, turn, tile.layout
+    self.spills = [s.at[wg] for s in spills]
+
+  def rows(self, extent):
+    """This warpgroup's part of a dimension."""
+    size = extent // self.tile.warpgroups
+    return pl.ds(self.wg * size if self.tile.warpgroups > 1 else 0, size)
+
+  def indices(self, part, axis):
+    """The indices of a dimension (an extent), or of a part of it, which tiles have along `axis`."""
+    part = part if isinstance(part, pl.Slice) else pl.ds(0, part)
+    layout = self.layout.reduce(1 - axis)
+    return part.start + plgpu.broadcasted_iota(jnp.int32, (part.size,), 0, layout=layout)
+
+  def spill(self, x):
+    """A computed operand, in shared memory."""
+    buffer = next(s for s in self.spills if s.shape == x.shape)
+    if buffer.dtype != x.dtype:
+      raise ValueError(f"a product of {x.dtype} and {buffer.dtype}: give both operands one dtype")
+    buffer[...] = x
+    plgpu.commit_smem()
+    return buffer
+
+  def dot(self, a, b, acc=None, turn=False):
+    """`a @ b` (+ `acc`) in float32 registers; `b` in shared memory, `a` there or in registers.
+
+    turn: the warpgroups take turns: one hands over once a product without `acc` is issued, and
+    waits for the other before a product with it.
+    """
+
+    def issue(ref):
+      if turn and acc is not None:
+        self._swap()
+      plgpu.wgmma(ref, a, b)
+      if turn and acc is None:
+        self._swap()
+
+    def product(ref):
+      issue(ref)
+      return ref[...]
+
+    if acc is not None:
+      result = pl.run_state(issue)(plgpu.ACC.init(plgpu.layout_cast(acc, self.layout)))
+    else:
+      result = pl.run_scoped(product, plgpu.ACC((a.shape[0], b.shape[1]), jnp.float32))
+    return plgpu.layout_cast(result, self.layout)
+
+  def start_turns(self):
+    pl.when(self.wg == 1)(self._swap)
+
+  def end_turns(self):
+    pl.when(self.wg == 0)(self._swap)
+
+  def _swap(self):
+    if self.tile.turns:
+      plgpu.barrier_arrive(self.turn)
+      plgpu.barrier_wait(self.turn)

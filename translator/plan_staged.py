@@ -1,0 +1,374 @@
+"""Plans kernels whose products are mixed with register work: attention and what looks like it.
+
+The kernel keeps its statements.  It runs on one or two compute warpgroups; what they do to tiles
+they do in registers, in the layout of the matrix unit.  A further warpgroup, the memory warpgroup,
+runs a *slice* of the kernel: what computes loop bounds and addresses, and the copies.
+
+* **Staged loads.** A load that only products read is copied by the memory warpgroup: operands of
+  one loop go through a ring of stages, those outside of loops are copied once.  In the kernel the
+  load becomes a wait; the stage is released where the loop's body ends.
+* **Products** become ``part.dot(left, right, accumulator)``.  A sum ``acc + dot(...)`` becomes the
+  accumulator's argument, since another set of registers would not fit.  Operands may be stages or
+  computed; computed ones that the matrix unit cannot take from registers go through shared memory.
+* **Division.** Dimensions along which nothing adds up (``tile_axes.py``) are divided between the
+  warpgroups: ``rows`` is a warpgroup's part, arrays are made with its size, blocks are viewed
+  through it.  Scalars, bounds and addresses stay those of the program, so that all warpgroups
+  count the same steps.
+* **Turns.** Where a loop has a product, register work, and a product of its result, the two
+  warpgroups take turns at the matrix unit.
+
+Loads and stores that no product reads are predicated accesses as in other kernels.  Masks of staged
+loads must be tests against the ends of arrays with a zero fill.
+
+Not planned: loops in loops, staged loads in branches, addresses that depend on a loop's carry,
+products of more than rank 2.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+from .dot_plan import Unplanned, transposed_by_call
+from .model.events import Access, Dot, KernelModel, Loop
+from .model.text import wrap
+from .names import PALLAS, Resolver
+from .product_sums import find_sum
+from .staged_emission import emit_kernel
+from .staged_launch import plan_launches
+from .staged_plan import RegisterDot, Ring, StagedLoad
+from .tile_axes import Axis, TileAxes, Transposed, operand_root, without_transpose
+from .values import Array, Index, SliceValue
+
+
+def plan_staged(group, names, modules, emission) -> None:
+    """Plans a kernel group; raises Unplanned where the form is not covered."""
+    planner = StagedPlanner(group)
+    planner.plan()
+    launches = plan_launches(planner, names, modules)
+    emit_kernel(planner, modules, emission)
+    emission.actions += launches
+    group.notes += group.call_notes() + planner.notes
+    group.block("N205", group.model.dots[0].node, "products accumulate in float32; float16 and bfloat16 operands only")
+
+
+def computes_operands(model: KernelModel, resolver: Resolver) -> bool:
+    """Whether a product reads what the kernel computes in registers: the kind of kernel that this form is for."""
+    loads = {a.node for a in model.accesses if a.kind == "load"}
+    roots = [operand_root(n, resolver) for d in model.dots for n in (d.left, d.right)]
+    return any((resolver.value(r) if isinstance(r, ast.Name) else r) not in loads for r in roots)
+
+
+class StagedPlanner:
+    """Finds rings, products and divided dimensions of one kernel."""
+
+    def __init__(self, group) -> None:
+        self.group = group
+        self.model: KernelModel = group.model
+        self.resolver: Resolver = group.resolver
+        kernel = self.model.kernel
+        if not isinstance(kernel, ast.FunctionDef):
+            raise Unplanned(kernel, "a kernel with matrix products that is not a plain function")
+        if len(kernel.body) and kernel.body[0].lineno == kernel.lineno:
+            raise Unplanned(kernel, "a kernel written on one line", "put its body on lines of its own")
+        self.kernel = kernel
+        self.notes: list[str] = []
+        self.bounds: list[tuple[str, int, str]] = []
+
+    def plan(self) -> None:
+        from .plan import FreshNames
+
+        if any(call.sequence is not None for call in self.group.calls):
+            raise Unplanned(self.kernel, "matrix products in programs that revisit their results")
+        for node in self.model.repeats:
+            raise Unplanned(node, "one index vector for rows and columns beside matrix products", "use two jnp.arange")
+        self.fresh = FreshNames.within(self.kernel)
+        pick = self.fresh.pick
+        self.loads_name = f"{self.kernel.name}_loads"
+        self.program, self.part = pick("program", "program_index"), pick("part", "warpgroup_part")
+        self.flags = {
+            d.node: Transposed(transposed_by_call(d, "trans_a"), transposed_by_call(d, "trans_b")) for d in self.model.dots
+        }
+        for reduction in self.model.reductions:
+            if reduction.rank != 2 or reduction.axis != 1:
+                raise Unplanned(reduction.node, "a reduction across the warps of a warpgroup, beside matrix products")
+        for dot in self.model.dots:
+            if any(isinstance(v, Array) and v.rank not in (None, 2) for v in (dot.left_value, dot.right_value)):
+                raise Unplanned(dot.node, "a product of arrays that are no matrices")
+        self.axes = TileAxes(self.model, self.flags)
+        self._divide()
+        self._stage()
+        self._register_dots()
+        self._turns()
+
+    # -- division ---------------------------------------------------------------------------
+
+    def _divide(self) -> None:
+        """``parts``: for each divided dimension the name of a warpgroup's part of it."""
+        self.parts: dict[Axis, str] = {}
+        self.extents: dict[str, str] = {}
+        stores = [a for a in self.model.accesses if a.kind == "store" and a.tile is not None]
+        wanted = [self.axes.find((a.tile, 0)) for a in stores if a.dims is not None]  # type: ignore[union-attr]
+        for axis in dict.fromkeys(wanted):
+            if self.axes.adds_up(axis) is not None or any(self._meets(axis, other) for other in self.parts):
+                continue
+            name = self.fresh.pick("rows") if not self.parts else self.fresh.pick("columns", "part_rows")
+            self.parts[axis] = name
+            self.extents[name] = self._extent(axis)
+        for access in stores:
+            if access.dims is not None and self.parts and not any(self.split(access)):
+                raise Unplanned(access.node, "a store that each of the warpgroups would make")
+
+    def _meets(self, axis: Axis, other: Axis) -> bool:
+        """Whether some tile has both dimensions."""
+        tiles = {t.shape_root() for t in self.model.tiles if t.rank == 2}
+        return any({self.axes.find((t, 0)), self.axes.find((t, 1))} == {axis, other} for t in tiles)
+
+    def _extent(self, axis: Axis) -> str:
+        """The extent of a dimension, as short as the kernel spells it."""
+        texts = []
+        for value in self._arrays():
+            texts += [d for a, d in zip(self.axes.of(value), _real_dims(value)) if a == axis]
+        known = [t for t in dict.fromkeys(texts) if t]
+        if not known:
+            raise Unplanned(self.model.dots[0].node, "a tile whose extents are not known")
+        return min(known, key=lambda t: (".shape[" in t, len(t)))
+
+    def _arrays(self) -> list[Array]:
+        found = [v for v in self.model.values.values() if isinstance(v, Array) and v.dims is not None]
+        return found + [d.result for d in self.model.dots if d.result.dims is not None]
+
+    def split(self, access: Access) -> tuple[str, ...]:
+        """For each axis of an access's tile: the name of a warpgroup's part of it, or ""."""
+        return tuple(self.parts.get(self.axes.find((access.tile, a)), "") for a in range(len(access.dims or ())))
+
+    # -- staging ----------------------------------------------------------------------------
+
+    def _stage(self) -> None:
+        self.staged: dict[Access, StagedLoad] = {}
+        taken = {r.name for r in self.model.refs}
+        by_place: dict[tuple[Loop | None, int], list[StagedLoad]] = {}
+        for access in self.model.accesses:
+            if access.kind != "load" or access.tile is None or len(access.dims or ()) not in (1, 2):
+                continue
+            uses = self._uses(access) if len(access.dims or ()) == 2 else None
+            if uses is not None:
+                loop = self._loop_of(access)
+                load = self._staged_load(access, uses, taken)
+            else:
+                read = self._staged_read(access, taken)
+                if read is None:
+                    continue
+                loop, load = read
+            self.staged[access] = load
+            # copies outside of loops wait for none of the loops before which they stand
+            earlier = sum(other.node.lineno < access.node.lineno for other in self.model.loops) if loop is None else 0  # type: ignore[attr-defined]
+            by_place.setdefault((loop, earlier), []).append(load)
+        stored = {a.ref for a in self.model.accesses if a.kind != "load"}
+        for load in self.staged.values():
+            if load.access.ref in stored:
+                raise Unplanned(load.access.node, f"{load.access.ref.name} is read by products and stored to")
+        self.rings: list[Ring] = []
+        for (loop, _), loads in by_place.items():
+            ordered = tuple(sorted(loads, key=lambda x: (x.access.node.lineno, x.access.node.col_offset)))  # type: ignore[attr-defined]
+            if loop is None:
+                self.rings.append(Ring(self.fresh.pick("once", "copied_once"), ordered, None, "0", "1"))
+                continue
+            lower, upper = self.text(loop.lower), self.text(loop.upper)
+            variable = loop.body.args.args[0].arg  # type: ignore[union-attr]
+            step = variable if lower == "0" else f"{variable} - {wrap(lower)}"
+            steps = upper if lower == "0" else f"{wrap(upper)} - {wrap(lower)}"
+            self.rings.append(Ring(self.fresh.pick("ring", "stages"), ordered, loop, step, steps))
+        if not any(r.loop and r.operands for r in self.rings):
+            raise Unplanned(self.model.dots[0].node, "products of which no loop loads an operand")
+
+    def _uses(self, access: Access) -> tuple[str, ast.stmt, bool] | None:
+        """(name, statement, alone) of a load that only products read; None for other loads."""
+        statement = self.resolver.statement_of(access.node)
+        operands = {operand_root(n, self.resolver) for d in self.model.dots for n in (d.left, d.right)}
+        if access.node in operands:
+            return access.ref.name.removesuffix("_ref") or "tile", statement, False
+        if not (isinstance(statement, ast.Assign) and statement.value is access.node and len(statement.targets) == 1):
+            return None
+        target = statement.targets[0]
+        if not isinstance(target, ast.Name):
+            return None
+        if len(self.resolver.scope_of(target).bindings.get(target.id, ())) != 1:
+            return None
+        readers = [
+            n for n in self.resolver.parents
+            if isinstance(n, ast.Name) and n.id == target.id and isinstance(n.ctx, ast.Load)
+            and self.resolver.value(n) is access.node
+        ]
+        for name in readers:
+            parent = self.resolver.parents[name]
+            if name in operands or isinstance(parent, ast.Attribute) and parent.attr in ("dtype", "shape", "ndim"):
+                continue
+            return None
+        return (target.id, statement, True) if readers else None
+
+    def _staged_read(self, access: Access, taken: set[str]) -> tuple[Loop, StagedLoad] | None:
+        """A load that a loop of products computes with, where its copy can run ahead as well."""
+        statement = self.resolver.statement_of(access.node)
+        block = self.resolver.parents[statement]
+        loop = next((x for x in self.model.loops if x.body is block), None)
+        if loop is None or not any(self.inside(d.node, block) for d in self.model.dots):
+            return None
+        kept = len(self.bounds)
+        try:
+            self._loop_of(access)
+            name = access.ref.name.removesuffix("_ref")
+            load = self._staged_load(access, (name, statement, False), taken)
+        except Unplanned:
+            del self.bounds[kept:]
+            return None
+        return loop, dataclasses.replace(load, read=True)
+
+    def _loop_of(self, access: Access) -> Loop | None:
+        """The loop whose body's own statement holds a load; None outside of loops."""
+        statement = self.resolver.statement_of(access.node)
+        block = self.resolver.parents[statement]
+        if block is self.kernel:
+            return None
+        for loop in self.model.loops:
+            if loop.body is block:
+                if not isinstance(block, ast.FunctionDef) or self.resolver.parents[block] is not self.kernel:
+                    raise Unplanned(access.node, "a loop of products whose body is not a function in the kernel", "define it in the kernel")
+                if self.resolver.parents[self.resolver.statement_of(loop.node)] is not self.kernel:
+                    raise Unplanned(loop.node, "a loop of products in a branch or in another loop")
+                if sum(other.body is block for other in self.model.loops) > 1:
+                    raise Unplanned(loop.node, "two loops with the same body", "write a body for each")
+                return loop
+        raise Unplanned(access.node, "an operand of a product that is loaded in a branch or in a loop within a loop")
+
+    def _staged_load(self, access: Access, uses: tuple[str, ast.stmt, bool], taken: set[str]) -> StagedLoad:
+        name, statement, alone = uses
+        if not alone:
+            name = self.fresh.pick(f"{name}_tile")
+        view = access.view or ()
+        ref = access.ref
+        rank = len(ref.dims) if ref.dims is not None else len(view)
+        full = [*view, *[Index("full", (), f"{ref.name}.shape[{d}]") for d in range(len(view), rank)]]
+        texts, block, starts = [], [], []
+        for d, ix in enumerate(full):
+            if ix.kind == "full":
+                texts.append(":")
+                block.append(ix.size)
+                starts.append(("0", d))
+            elif ix.kind == "scalar":
+                texts.append(self._index_text(access, d, ix))
+            elif ix.kind in ("slice", "run") and ix.size:
+                texts.append(self._index_text(access, d, ix))
+                block.append(ix.size)
+                starts.append((ix.start, d))
+            else:
+                raise Unplanned(access.node, f"the operand {ref.name} is gathered by an index vector or has no known extent")
+        if len(block) != len(access.dims or ()):
+            raise Unplanned(access.node, f"the operand {ref.name} is not a tile of rank 2")
+        if access.mask is not None:
+            self._take_bounds(access, starts)
+        return StagedLoad(access, name, tuple(texts), tuple(block), statement, alone, self.split(access))  # type: ignore[arg-type]
+
+    def _index_text(self, access: Access, dim: int, ix: Index) -> str:
+        """The user's own text of one index where it is a slice or a number, else one made from its start."""
+        node = access.node.args[0] if isinstance(access.node, ast.Call) else access.node
+        if isinstance(node, ast.Subscript):
+            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            if dim < len(parts):
+                part = parts[dim]
+                if isinstance(part, ast.Slice):
+                    part = None
+                elif isinstance(self.model.values.get(part), SliceValue) or ix.kind == "scalar":
+                    return self.text(part)
+        if not ix.start:
+            raise Unplanned(access.node, f"an index of {access.ref.name} whose start is not known")
+        start = ix.start
+        for axis in range(6):
+            start = start.replace(f"program_id({axis})", f"{self.program}[{axis}]")
+        pl = next((n for _, n, t in self.resolver.imports() if t == PALLAS), "pl")
+        return f"{pl}.ds({start}, {ix.size})"
+
+    def _take_bounds(self, access: Access, starts: list[tuple[str, int]]) -> None:
+        """Notes what a mask compares with; the launch checks that it is the end of the array."""
+        if access.other is not None and not (isinstance(access.other, ast.Constant) and access.other.value in (0, 0.0)):
+            raise Unplanned(access.other, "an operand whose mask fills with something other than 0")
+        value = access.mask_value
+        if not isinstance(value, Array) or value.mask is None:
+            raise Unplanned(access.mask or access.node, "a mask that is not a test against the ends of the array")
+        for term in value.mask:
+            start, dim = starts[len(starts) - 1 - term.axis_from_end]
+            if not term.bound or not term.start or term.start != start:
+                raise Unplanned(access.mask or access.node, "a mask on other indices than those of the load")
+            self.bounds.append((access.ref.name, dim, term.bound))
+
+    def text(self, node: ast.expr) -> str:
+        """The user's own expression with ``program_id`` replaced by the parameter that holds it."""
+        return ast.unparse(self.rebuilt(node))
+
+    def rebuilt(self, node: ast.AST) -> ast.AST:
+        queries = {q.node: q for q in self.model.grid_queries}
+        scalars = {a.node for a in self.model.accesses if a.tile is None and a.kind == "load"}
+
+        def copy(n):
+            if isinstance(n, ast.AST):
+                if n in queries and not queries[n].size:
+                    return ast.Subscript(ast.Name(self.program, ast.Load()), ast.Constant(queries[n].axis), ast.Load())
+                if n in scalars and isinstance(n, ast.Call):
+                    place = n.args[0]  # ref.at[i]
+                    return ast.Subscript(copy(place.value.value), copy(place.slice), ast.Load()) if isinstance(place, ast.Subscript) else copy(place)
+                return type(n)(**{field: copy(value) for field, value in ast.iter_fields(n)})
+            return [copy(v) for v in n] if isinstance(n, list) else n
+
+        return ast.fix_missing_locations(copy(node))
+
+    # -- products ---------------------------------------------------------------------------
+
+    def _register_dots(self) -> None:
+        self.dots: list[RegisterDot] = []
+        for dot in self.model.dots:
+            left, right = self._stage_of(dot.left), self._stage_of(dot.right)
+            flags = self.flags[dot.node]
+            left_t = flags.left ^ self.is_transposed(dot.left)
+            added, total, target = find_sum(dot, self)
+            self.dots.append(RegisterDot(
+                dot, flags.left, flags.right, spill_left=left is None and (left_t or self.group.target == "sm100"), spill_right=right is None,
+                added=added, sum=total, target=target,
+            ))
+
+    def _stage_of(self, operand: ast.expr) -> StagedLoad | None:
+        root = operand_root(operand, self.resolver)
+        for access, load in self.staged.items():
+            if root is access.node or isinstance(root, ast.Name) and self.resolver.value(root) is access.node:
+                return load
+        return None
+
+    def is_transposed(self, node: ast.expr) -> bool:
+        flipped = False
+        while (inner := without_transpose(node, self.resolver)) is not None:
+            flipped, node = not flipped, inner
+        return flipped
+
+    def _turns(self) -> None:
+        """Marks the two products of a loop of which the second reads what is made of the first."""
+        self.turn_loops: list[Loop] = []
+        for ring in self.rings:
+            if ring.loop is None or not self.parts:
+                continue
+            inside = [d for d in self.dots if self.inside(d.dot.node, ring.loop.body)]
+            if self.group.target == "sm90" and len(inside) == 2 and not inside[0].added and inside[1].added and self._stage_of(inside[1].dot.left) is None:
+                self.turn_loops.append(ring.loop)
+        turning = [d for loop in self.turn_loops for d in self.dots if self.inside(d.dot.node, loop.body)]
+        self.dots = [dataclasses.replace(d, turn=d in turning) for d in self.dots]
+
+    def inside(self, node: ast.AST | None, ancestor: ast.AST) -> bool:
+        while node is not None:
+            if node is ancestor:
+                return True
+            node = self.resolver.parents.get(node)
+        return False
+
+
+
+def _real_dims(value: Array) -> tuple[str, ...]:
+    assert value.dims is not None
+    return value.dims if value.thin_axis is None else (value.dims[value.thin_axis],)

@@ -1,0 +1,292 @@
+"""Turns the plan of a kernel with staged loads into actions inside the kernel function."""
+
+from __future__ import annotations
+
+import ast
+
+from . import actions as act
+from .dot_plan import Unplanned
+from .names import MOSAIC, walk
+from .plan_layouts import plan_layouts
+from .slice_loads import loads_lines
+from .staged_plan import RegisterDot, Ring
+from .values import Array
+
+_CREATION = {"zeros", "ones", "full", "empty"}
+
+
+def emit_kernel(planner, modules, emission) -> None:
+    """Adds the actions of the kernel function, and names the support code."""
+    _Emission(planner, modules, emission).emit()
+
+
+class _Emission:
+    def __init__(self, planner, modules, emission) -> None:
+        self.planner, self.modules, self.emission = planner, modules, emission
+        self.group, self.model, self.resolver = planner.group, planner.model, planner.resolver
+        self.add = emission.actions.append
+        self.span = self.group.span
+
+    def emit(self) -> None:
+        planner = self.planner
+        for module in ("jax", "jax.numpy", "jax.lax", "math", MOSAIC):
+            self.modules.name(module)
+        parameters = [planner.program, *(r.name for r in planner.rings)]
+        lines = loads_lines(planner, planner.loads_name, parameters)
+        self.add(act.StagedFunction(self.span(planner.kernel), lines))
+        self.add(act.StagedParameters(self.span(planner.kernel), (planner.program, planner.part, *parameters[1:])))
+        self._accesses()
+        for ring in planner.rings:
+            self._ring(ring)
+        for dot in planner.dots:
+            self._dot(dot)
+        self._created()
+        for loop in planner.turn_loops:
+            statement = self.resolver.statement_of(loop.node)
+            self.add(act.StagedLines(self.span(statement), (f"{planner.part}.start_turns()",)))
+            self.add(act.StagedLines(self.span(statement), (f"{planner.part}.end_turns()",), after=True))
+        staged = {n for load in planner.staged.values() for n in walk(load.statement if load.alone else load.access.node)}
+        self.group.emit_body(self.modules, self.add, self.emission, layouts=self.layouts, queries=False, skip=staged)
+        for query in self.model.grid_queries:
+            if query.size:
+                raise Unplanned(query.node, "num_programs in a kernel with matrix products")
+            self.add(act.StagedText(self.span(query.node), f"{planner.program}[{query.axis}]"))
+        kind = "_WgmmaRows" if self.group.target == "sm90" else "_Tcgen05Rows"
+        self.emission.support |= {"_Ring", "_swizzle", "_fitting_stages", "_block_views", "_specialize", kind}
+
+    # -- loads and stores ---------------------------------------------------------------------
+
+    def _accesses(self) -> None:
+        planner = self.planner
+        layouts, problems = plan_layouts(
+            self.model, self.resolver, planner.fresh, self.group.strided_refs(),
+            skip=frozenset(a for a, load in planner.staged.items() if not load.read), layout=f"{planner.part}.layout",
+        )
+        for _, node, reason, advice in problems:
+            raise Unplanned(node, reason, advice)
+        lines = [f"{name} = {planner.part}.rows({planner.extents[name]})" for name in planner.parts.values()]
+        self._head([*lines, *layouts.lines])
+        self.layouts = layouts
+        for access in self.model.accesses:
+            if access in planner.staged:
+                continue
+            part = ""
+            if access.tile is not None:
+                split = planner.split(access)
+                kinds = [ix.kind for ix in access.view or () if ix.kind != "scalar"]
+                kinds += ["full"] * (len(split) - len(kinds))
+                if any(s and k in ("slice", "full") for s, k in zip(split, kinds)):
+                    if any(s and k not in ("slice", "full") for s, k in zip(split, kinds)):
+                        raise Unplanned(access.node, "index vectors beside slices of a divided tile")
+                    part = ", ".join(s if s and k in ("slice", "full") else "slice(None)" for s, k in zip(split, kinds))
+            self.group.emit_access(access, layouts, self.add, self.emission, part)
+        self.emission.support |= layouts.support
+        planner.notes += [n for n in layouts.notes if n.startswith("line")]
+
+    def _head(self, lines: list[str]) -> None:
+        """Puts lines before the first statement that is not only names of extents."""
+        if not lines:
+            return
+        kernel = self.planner.kernel
+        needed = {n.id for line in lines for n in walk(ast.parse(line)) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        at = 0
+        for i, s in enumerate(kernel.body):
+            if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant):
+                at = i + 1
+            if {n.id for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} & needed:
+                at = i + 1
+        first = min((self._top(n) for n in self._divided_nodes()), default=len(kernel.body))
+        if at > first:
+            raise Unplanned(kernel.body[first], "a tile that is made before its extents are known", "compute them at the head of the kernel")
+        self.add(act.StagedLines(self.span(kernel.body[at]), tuple(lines)))
+
+    def _top(self, node: ast.AST) -> int:
+        """The position of the kernel's statement that holds a node."""
+        while self.resolver.parents.get(node) is not self.planner.kernel:
+            node = self.resolver.parents[node]
+        return self.planner.kernel.body.index(node)  # type: ignore[arg-type]
+
+    def _divided_nodes(self) -> list[ast.AST]:
+        nodes: list[ast.AST] = [a.node for a in self.model.accesses if a.tile is not None]
+        nodes += [n for n, _, _ in self._creations()]
+        inside = []
+        for n in nodes:
+            up = n
+            while up is not None and up is not self.planner.kernel:
+                up = self.resolver.parents.get(up)
+            if up is None:
+                raise Unplanned(n, "a tile that is made or loaded in a helper function", "move it into the kernel")
+            inside.append(n)
+        return inside
+
+    # -- stages -------------------------------------------------------------------------------
+
+    def _ring(self, ring: Ring) -> None:
+        loads = [*ring.operands, *ring.reads]
+        names = [load.name for load in loads]
+        wait = f"{names[0]} = {ring.name}.wait({ring.step})[0]" if len(names) == 1 else f"{', '.join(names)} = {ring.name}.wait({ring.step})"
+        lines = [wait]
+        for load in loads:
+            if any(load.split) and not load.read:
+                index = ", ".join(s or ":" for s in load.split).removesuffix(", :")
+                if len(names) == 1:
+                    lines = [f"{wait}.at[{index}]"]
+                else:
+                    lines.append(f"{load.name} = {load.name}.at[{index}]")
+        first = ring.loads[0]
+        done = set()
+        for load in ring.loads:
+            if load.read:
+                self.add(act.StagedText(self.span(load.access.node), self._read(load)))
+            elif not load.alone:
+                self.add(act.StagedText(self.span(load.access.node), load.name))
+            if load.statement in done:
+                continue
+            done.add(load.statement)
+            if load is first:
+                self.add(act.StagedLines(self.span(load.statement), tuple(lines)))
+            if load.alone:
+                self.add(act.RemoveStatement(self.span(load.statement)))
+        if ring.loop is not None:
+            body = ring.loop.body
+            returns = [n for n in walk(body) if isinstance(n, ast.Return) and self.resolver.scope_of(n).node is body]
+            if len(returns) != 1 or returns[0] is not body.body[-1]:  # type: ignore[union-attr]
+                raise Unplanned(body, "a loop body with several returns")
+            self.add(act.StagedLines(self.span(returns[0]), (f"{ring.name}.release({ring.step})",)))
+
+    def _read(self, load) -> str:
+        """A stage, or a warpgroup's part of it, in registers."""
+        plgpu = self.modules.name(MOSAIC)
+        index = ", ".join(s or ":" for s in load.split).removesuffix(", :")
+        stage = f"{load.name}.at[{index}]" if any(load.split) else load.name
+        return f"{plgpu}.load({stage}, layout={self.layouts.name_of(load.access)}, optimized=False)"
+
+    # -- products -----------------------------------------------------------------------------
+
+    def _dot(self, planned: RegisterDot) -> None:
+        planner, dot = self.planner, planned.dot
+        left, right = self._around(dot.left, planned.left_transposed, planned.spill_left), self._around(
+            dot.right, planned.right_transposed, planned.spill_right)
+        if planned.sum is None:
+            self.add(act.RegisterDot(self.span(dot.node), planner.part, left, right, "", planned.turn))
+        elif planned.target:
+            statement = self.resolver.statement_of(dot.node)
+            self.add(act.RegisterDot(self.span(dot.node), planner.part, left, right, planned.added, planned.turn))
+            self.add(act.StagedTarget(self.span(statement), planned.target))
+            self.add(act.RemoveStatement(self.span(planned.sum)))
+        else:
+            self.add(act.RegisterDot(self.span(dot.node), planner.part, left, right, "", planned.turn))
+            product_right = isinstance(planned.sum, ast.AugAssign) or planner.inside(dot.node, planned.sum.right)  # type: ignore[union-attr]
+            self.add(act.AddToDot(self.span(planned.sum), product_right))
+
+    def _around(self, operand: ast.expr, by_call: bool, spill: bool) -> str:
+        """What stands around an operand in ``part.dot``, with its transposes taken off (see ``RegisterDot``)."""
+        planner = self.planner
+        flipped = planner.is_transposed(operand) ^ by_call
+        text = f"{planner.part}.spill({{}})" if spill else "{}"
+        return f"{text}.transpose((1, 0))" if flipped else text
+
+    # -- arrays that are made -------------------------------------------------------------------
+
+    def _creations(self) -> list[tuple[ast.Call, ast.expr, str]]:
+        """(call, extent, part): extents of divided dimensions in calls that make arrays."""
+        found = []
+        for node, value in self.model.values.items():
+            if not (isinstance(node, ast.Call) and isinstance(value, Array)):
+                continue
+            name = self.resolver.qualified(node.func) or ""
+            short = name.rpartition(".")[2]
+            if not name.startswith(("jax.numpy", "jax.lax")):
+                continue
+            split = [self.planner.parts.get(a, "") for a in self.planner.axes.of(value)]
+            if not any(split):
+                continue
+            shape = {**dict.fromkeys(_CREATION, 0), "broadcast_to": 1, "broadcast_in_dim": 1, "broadcasted_iota": 1, "arange": 0, "iota": 1}.get(short)
+            if shape is None:
+                continue
+            argument = node.args[shape] if len(node.args) > shape else next(
+                (k.value for k in node.keywords if k.arg in ("shape", "size", "dimension" if short == "iota" else "shape")), None)
+            if argument is None or short == "arange" and len(node.args) != 1:
+                raise Unplanned(node, f"{ast.unparse(node)[:60]} in a form that cannot be divided between warpgroups")
+            for axis, part in enumerate(split):
+                if not part:
+                    continue
+                if isinstance(argument, (ast.Tuple, ast.List)):
+                    found.append((node, argument.elts[axis], part))
+                elif len(split) == 1:
+                    found.append((node, argument, part))
+                else:
+                    raise Unplanned(node, f"the shape of {ast.unparse(node)[:60]} is not written out", "write the extents in the call")
+        return found
+
+    def _created(self) -> None:
+        counted = set(self._index_vectors())
+        for node, extent, part in self._creations():
+            if node in counted:
+                continue
+            self.add(act.StagedText(self.span(extent), f"{part}.size"))
+            if self._short(node) == "broadcasted_iota" and self._counts_along(node, part):
+                self.add(act.StagedOffset(self.span(node), f"{part}.start"))
+        for node in counted:
+            self.add(act.StagedText(self.span(node), self._indices(node)))
+            statement = self.resolver.statement_of(node)
+            if test := self._only_under(statement):
+                self.add(act.StagedCondition(self.span(statement.value), test))  # type: ignore[attr-defined]
+
+    def _only_under(self, statement: ast.stmt) -> str:
+        """The condition under which alone something reads what a statement of the kernel assigns, "" if there is none.
+
+        JAX finds no layout for an index vector that nothing uses.
+        """
+        if not isinstance(statement, ast.Assign) or self.resolver.parents[statement] is not self.planner.kernel:
+            return ""
+        target = statement.targets[0]
+        if len(statement.targets) != 1 or not isinstance(target, ast.Name):
+            return ""
+        readers = [n for n in self.resolver.named(target.id) if isinstance(n.ctx, ast.Load) and self.resolver.value(n) is statement.value]
+        tests = {self._innermost_test(n) for n in readers}
+        return tests.pop() if len(tests) == 1 else ""
+
+    def _innermost_test(self, node: ast.AST) -> str:
+        """The test of the ``if`` around a node, if it reads nothing but the kernel's parameters."""
+        kernel = self.planner.kernel
+        parameters = {a.arg for a in walk(kernel.args) if isinstance(a, ast.arg)}
+        child, parent = node, self.resolver.parents[node]
+        while parent is not kernel:
+            if isinstance(parent, ast.If) and child in parent.body:
+                names = {n.id for n in walk(parent.test) if isinstance(n, ast.Name)}
+                rebound = any(len(self.resolver.scopes[kernel].bindings.get(n, ())) > 1 for n in names)
+                return ast.unparse(parent.test) if names <= parameters and not rebound else ""
+            child, parent = parent, self.resolver.parents[parent]
+        return ""
+
+    def _short(self, node: ast.Call) -> str:
+        return (self.resolver.qualified(node.func) or "").rpartition(".")[2]
+
+    def _index_vectors(self) -> list[ast.Call]:
+        """``jnp.arange(n)``, ``lax.iota(dtype, n)``: JAX infers no layout for one that nothing uses."""
+        staged = {n for load in self.planner.staged.values() for n in walk(load.access.node)}
+        return [
+            node for node, value in self.model.values.items()
+            if isinstance(node, ast.Call) and isinstance(value, Array) and value.rank == 1 and node not in staged
+            and self._short(node) in ("arange", "iota") and (self.resolver.qualified(node.func) or "").startswith("jax.")
+        ]
+
+    def _indices(self, node: ast.Call) -> str:
+        value = self.model.values[node]
+        tile = value.tile.find()  # type: ignore[union-attr]
+        short = self._short(node)
+        extent = node.args[0] if short == "arange" else node.args[1]
+        if short == "arange" and len(node.args) != 1:
+            raise Unplanned(node, f"{ast.unparse(node)[:60]} beside matrix products", "write start + jnp.arange(size)")
+        part = next((p for a in self.planner.axes.of(value) if (p := self.planner.parts.get(a))), "")
+        dtype = next((k.value for k in node.keywords if k.arg == "dtype"), node.args[0] if short == "iota" else None)
+        cast = f".astype({ast.unparse(dtype)})" if dtype is not None and not ast.unparse(dtype).endswith("int32") else ""
+        return f"{self.planner.part}.indices({part or ast.unparse(extent)}, axis={tile.axis if tile.parent is not None else 0}){cast}"
+
+    def _counts_along(self, node: ast.Call, part: str) -> bool:
+        dimension = node.args[2] if len(node.args) > 2 else next((k.value for k in node.keywords if k.arg == "dimension"), None)
+        if not isinstance(dimension, ast.Constant):
+            raise Unplanned(node, "broadcasted_iota along a dimension that is not literal")
+        split = [self.planner.parts.get(a, "") for a in self.planner.axes.of(self.model.values[node])]
+        return split[dimension.value] == part

@@ -1,0 +1,208 @@
+"""The launch of a kernel with staged loads: what stands beside the call.
+
+Shared memory is described in the caller's terms (``plan_dot_launch.Translator``): the rings of
+stages, tiles copied once, tiles that computed operands pass through.  The function that the
+warpgroups run builds the block views, then gives the last warpgroup the copies and the others the
+kernel.  Programs that run longer than others start first: where an upper bound of a loop depends on
+``program_id``, that axis is walked backwards.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from . import actions as act
+from .dot_plan import Unplanned
+from .names import MOSAIC, walk
+from .plan_calls import unused_statements
+from .plan_dot_launch import Translator, num_stages_of, unused_partial
+from .staged_plan import Ring, filled
+from .tile_axes import operand_root
+from .values import Array
+
+
+def plan_launches(planner, names, modules) -> list[act.Action]:
+    """The actions at every call of a kernel group."""
+    group = planner.group
+    found: list[act.Action] = []
+    for site, call in zip(group.sites, group.calls):
+        found += _Launch(planner, site, call, names, modules).actions()
+    return found
+
+
+class _Launch:
+    def __init__(self, planner, site, call, names, modules) -> None:
+        self.planner, self.site, self.call = planner, site, call
+        self.group, self.modules, self.names = planner.group, modules, names
+        if site.bound_positional or self.group.inputs is None or site.decorates:
+            raise Unplanned(site.call, "a kernel with products whose leading parameters are bound by position, or that is decorated")
+        if call.aliases:
+            raise Unplanned(site.call, "a matrix product that aliases an operand")
+        if call.grid_rank == 0:
+            raise Unplanned(site.call, "a matrix product without a grid")
+        self.args = site.invocation.args if site.invocation is not None else []
+        if not self.args or not all(isinstance(a, ast.Name) for a in self.args) or site.invocation.keywords:
+            raise Unplanned(site.call, "operands of a kernel with products that are not passed by name", "pallas_call(...)(q, k, v)")
+        refs = {r.position: r.name for r in self.group.model.refs}
+        self.translate = Translator(self.group, site, [refs.get(i, "") for i in range(max(refs) + 1)], self.group.inputs)
+
+    def actions(self) -> list[act.Action]:
+        group, site = self.group, self.site
+        plgpu, lax = self.modules.name(MOSAIC), self.modules.name("jax.lax")
+        statement = group.resolver.statement_of(site.call)
+        kernel = self.planner.kernel.name
+        pick = self.names.pick
+        tile = self.tile_name = pick("tile", f"{kernel}_tile")
+        rings = {r.name: pick(f"{r.name}_blocks") for r in self.planner.rings}
+        stages = pick("stages", f"{kernel}_stages")
+        body = pick(f"{kernel.lstrip('_')}_warpgroups")
+        lines = self._checks()
+        lines.append(f"{tile} = {self._tile()}")
+        reads = {r.name: pick(f"{r.name}_reads") for r in self.planner.rings if r.reads}
+        for ring in self.planner.rings:
+            lines.append(f"{rings[ring.name]} = [{', '.join(self._block(load) for load in ring.operands)}]")
+            if ring.reads:
+                lines.append(f"{reads[ring.name]} = [{', '.join(self._block(load) for load in ring.reads)}]")
+        once = [rings[r.name] for r in self.planner.rings if r.loop is None]
+        looped = [n for r in self.planner.rings if r.loop is not None for n in (rings[r.name], reads.get(r.name)) if n]
+        num_stages = num_stages_of(site, group.resolver)
+        lines.append(f"{stages} = _fitting_stages({num_stages}, {tile}, {_joined(once)}, {_joined(looped)})")
+        scratch = [f"_Ring.scratch({'1' if r.loop is None else stages}, {tile}, {self._swizzle(r)}, *{rings[r.name]}{f', reads={reads[r.name]}' if r.reads else ''})" for r in self.planner.rings]
+        ring_names = [r.name for r in self.planner.rings]
+        after = len(lines)
+        lines += ["", f"def {body}(*refs):", '  """The last warpgroup copies operand tiles ahead, the others compute."""']
+        lines.append(f"  *refs, {', '.join(ring_names)}, scratch = refs")
+        axes = [self.group.axis_name(i) for i in range(self.call.grid_rank)]
+        program = [self._position(i, a, lax) for i, a in enumerate(axes)]
+        lines.append(f"  program = ({', '.join(program)}{',' if len(program) == 1 else ''})")
+        specs = self._specs()
+        lines += [f"  specs = {specs}"] if len(specs) > 40 else []
+        lines.append(f"  refs = _block_views(refs, {'specs' if len(specs) > 40 else specs}, program)")
+        given = [f"{self.planner.program}=program", *(f"{n}=_Ring(*{n})" for n in ring_names)]
+        lines += filled("  keywords = dict", [*given, *(f"{k}={ast.unparse(v)}" for k, v in site.bound.items())])
+        lines += [
+            "  _specialize(", f"      {tile}.warpgroups,",
+            f"      lambda: {self.planner.loads_name}(*refs, **keywords),",
+            f"      lambda: {kernel}(*refs, {self.planner.part}={tile}.part(scratch), **keywords),", "  )",
+        ]
+        types = pick("scratch_types", f"{kernel}_scratch")
+        lines[after:after] = [f"{types} = (", *(f"    {s}," for s in scratch), f"    {tile}.scratch(),", ")"]
+        # no reduction crosses warps (plan_staged.py), so its memory goes to the stages
+        extra = [("compiler_params", f"{plgpu}.CompilerParams(reduction_scratch_bytes=0)"), ("num_threads", f"{tile}.warpgroups + 1"), ("thread_name", '"wg"'), ("scratch_types", types)]
+        if "name" in site.keywords:
+            extra.append(("kernel_name", ast.unparse(site.keywords["name"])))
+        result: list[act.Action] = [act.RemoveStatement(group.span(u)) for u in (*unused_statements(site, group.resolver, keep_specs=True), *unused_partial(site, group.resolver))]
+        result.append(act.StagedLines(group.span(statement), tuple(lines), apart=True))
+        names = tuple(axes)
+        result.append(act.Launch(group.span(site.call), body, self.call.grid, names, tuple(extra), reverse=True))
+        return result
+
+    def _checks(self) -> list[str]:
+        lines = []
+        pairs = [
+            (self.translate(bound, self.site.call), self.translate.array_extent(ref, dim)) for ref, dim, bound in self.planner.bounds
+        ]
+        for extent, whole in dict.fromkeys(pairs):
+            if extent != whole:
+                lines += [f"if {extent} != {whole}:", f'  raise ValueError(f"{{{extent}=}}, but the array ends at {{{whole}=}}")']
+        return lines
+
+    def _tile(self) -> str:
+        planner = self.planner
+        rows = [self.translate(planner.extents[name], self.site.call) for name in planner.parts.values()]
+        arguments = [f"[{', '.join(dict.fromkeys(rows))}]"]
+        shapes = [self._shape(d) for d in planner.dots]
+        columns = dict.fromkeys(shape[1] for shape in shapes)
+        arguments.append(f"[{', '.join(columns)}]")
+        if planner.turn_loops:
+            first = next(d for d in planner.dots if d.turn)
+            arguments.append(f"turns={self._shape(first)[1]} >= 128")
+        spills = dict.fromkeys(s for d in planner.dots for s in self._spills(d))
+        if spills:
+            arguments.append(f"spills=[{', '.join(spills)}]")
+        kind = "_WgmmaRows" if self.group.target == "sm90" else "_Tcgen05Rows"
+        return f"{kind}({', '.join(arguments)})"
+
+    def _shape(self, planned) -> tuple[str, str]:
+        dims = planned.dot.result.dims
+        if dims is None:
+            raise Unplanned(planned.dot.node, "a product whose shape is not known")
+        return tuple(self.translate(d, self.site.call) for d in dims)  # type: ignore[return-value]
+
+    def _spills(self, planned) -> list[str]:
+        """((rows, columns), divided axis, dtype) of each operand that passes through shared memory."""
+        dot, found = planned.dot, []
+        for spilled, root in ((planned.spill_left, dot.left), (planned.spill_right, dot.right)):
+            if not spilled:
+                continue
+            value = self.group.model.values.get(operand_root(root, self.group.resolver))
+            if not isinstance(value, Array) or value.dims is None:
+                raise Unplanned(root, "a computed operand whose shape is not known")
+            parts = [self.planner.parts.get(a, "") for a in self.planner.axes.of(value)]
+            extents = [self.translate(d, self.site.call) for d in value.dims]
+            axis = next((a for a, p in enumerate(parts) if p), None)
+            found.append(f"(({', '.join(extents)}), {axis}, {self._array(next(iter(self.planner.staged.values())))}.dtype)")
+        return found
+
+    def _block(self, load) -> str:
+        extents = ", ".join(self.translate(d, self.site.call) for d in load.block) + ("," if len(load.block) == 1 else "")
+        return f"(({extents}), {self._array(load)}.dtype)"
+
+    def _array(self, load) -> str:
+        return self.args[load.access.ref.position].id
+
+    def _swizzle(self, ring: Ring) -> str:
+        minors = []
+        for load in ring.operands:
+            minor = self.translate(load.block[1], self.site.call)
+            minors.append(f"{minor} // {self.tile_name}.warpgroups" if load.split[1] else minor)
+            kept = [d for d, i in enumerate(load.index) if i == ":" or "ds(" in i or "slice" in i]
+            minors += [self.translate.array_extent(ref, dim) for ref, dim, _ in self.planner.bounds
+                       if ref == load.access.ref.name and dim == kept[-1]]
+        return f"_swizzle({self._array(ring.operands[0])}.dtype.itemsize, 64, {', '.join(dict.fromkeys(minors))})"
+
+    def _position(self, at: int, axis: str, lax: str) -> str:
+        uppers = [self.planner.text(r.loop.upper) for r in self.planner.rings if r.loop is not None]
+        if any(self._depends(r.loop.upper, at) for r in self.planner.rings if r.loop is not None) and uppers:
+            return f'{lax}.axis_size("{axis}") - 1 - {lax}.axis_index("{axis}")'  # longest first
+        return f'{lax}.axis_index("{axis}")'
+
+    def _depends(self, bound: ast.expr, axis: int) -> bool:
+        """Whether a loop bound is computed from the position along a grid axis."""
+        resolver = self.group.resolver
+        queue: list[ast.AST] = [bound]
+        seen: set[ast.AST] = set()
+        while queue:
+            node = queue.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for n in walk(node):
+                if any(q.node is n and q.axis == axis for q in self.group.model.grid_queries):
+                    return True
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
+                    found = resolver.scope_of(n).find(n.id)
+                    queue += [b.node for b in found[1] if b.node is not None] if found and found[0].node is self.planner.kernel else []
+        return False
+
+    def _specs(self) -> str:
+        """All specs of the call as one list display."""
+        site, parts = self.site, []
+        if "grid_spec" in site.keywords or any(s.elements for s in (*(site.in_specs or ()), *(site.out_specs or ()))):
+            raise Unplanned(site.call, "grid_spec or pl.Element beside products", "use grid and plain block specs")
+        for keyword, count in (("in_specs", self.group.inputs), ("out_specs", len(self.group.model.refs) - self.group.inputs)):
+            node = site.keywords.get(keyword)
+            if node is None:
+                parts.append(f"*[None] * {count}")
+                continue
+            value = self.group.resolver.value(node)
+            star = "" if isinstance(value, ast.Call) and len(getattr(site, keyword) or ()) == 1 else "*"
+            text = ast.unparse(node)
+            if isinstance(value, (ast.List, ast.Tuple)) and value is node and value.elts:
+                star, text = "", ", ".join(map(ast.unparse, value.elts))
+            parts.append(f"{star}{text}" if not star or isinstance(node, (ast.Name, ast.List)) else f"*({text})")
+        return f"[{', '.join(parts)}]"
+
+
+def _joined(lists: list[str]) -> str:
+    return " + ".join(lists) or "[]"

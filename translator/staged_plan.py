@@ -1,0 +1,98 @@
+"""The plan of a kernel whose products are mixed with register work, as data.
+
+``plan_staged.py`` fills a ``StagedPlan``; its actions carry the texts that the rewrites insert.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+
+from .model.events import Access, Dot, Loop
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StagedLoad:
+    """A load that the memory warpgroup copies into shared memory.
+
+    read: whether the kernel computes with it, so that it goes on into registers; else only products
+        read it. name: of the stage in the compute function. index: of each dimension of the ref, source text.
+    block: its extents, source text of the kernel. statement: the assignment that holds the load.
+    alone: whether the statement is ``name = load(...)``.
+    split: for each of its axes, the dimension that warpgroups divide, else "".
+    """
+
+    access: Access
+    name: str
+    index: tuple[str, ...]
+    block: tuple[str, ...]
+    statement: ast.stmt
+    alone: bool
+    split: tuple[str, ...]
+    read: bool = False
+
+    @property
+    def window(self) -> str:
+        if all(i == ":" for i in self.index):
+            return self.access.ref.name
+        return f"{self.access.ref.name}.at[{', '.join(self.index)}]"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ring:
+    """Stages that are filled together: once, or in each step of ``loop``.
+
+    name: of the ring in the kernel. step: the number of the step, source text in the loop's body.
+    steps: how many there are, source text of the kernel.
+    """
+
+    name: str
+    loads: tuple[StagedLoad, ...]
+    loop: Loop | None
+    step: str
+    steps: str
+
+    @property
+    def operands(self) -> list[StagedLoad]:
+        return [load for load in self.loads if not load.read]
+
+    @property
+    def reads(self) -> list[StagedLoad]:
+        return [load for load in self.loads if load.read]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RegisterDot:
+    """A product whose result is in registers.
+
+    left_transposed, right_transposed: relative to how the operands are written.
+    spill_left, spill_right: whether an operand that is computed must go through shared memory.
+    added: the expression that the product is added to, source text, "" if none.
+    sum: the statement or expression that adds it. target: the name that the sum is assigned to.
+    turn: whether the warpgroups take turns at it.
+    """
+
+    dot: Dot
+    left_transposed: bool
+    right_transposed: bool
+    spill_left: bool
+    spill_right: bool
+    added: str = ""
+    sum: ast.AST | None = None
+    target: str = ""
+    turn: bool = False
+
+
+def filled(head: str, arguments: list[str], end: str = "") -> list[str]:
+    """``head(arguments)`` on one line, or with the arguments filled into lines of their own."""
+    one_line = f"{head}({', '.join(arguments)}){end}"
+    if len(one_line) <= 88:
+        return [one_line]
+    indent = " " * (len(head) - len(head.lstrip()))
+    lines, line = [f"{head}("], f"{indent}    "
+    for argument in arguments:
+        if line.strip() and len(line) + len(argument) > 88:
+            lines.append(line.rstrip())
+            line = f"{indent}    "
+        line += f"{argument}, "
+    return [*lines, line.rstrip().removesuffix(","), f"{indent}){end}"]
