@@ -365,7 +365,7 @@ class _Group:
         assert model is not None
         events = (*model.accesses, *model.grid_queries, *model.reductions, *model.square_roots, *model.dots, *model.loops)
         changed = {e.node for e in events} | {*model.strips, *model.expands}
-        changed |= {node for node, name in model.calls if unsupported_of(name) or not name.startswith("jax.")}
+        changed |= {node for node, name in model.calls if self._support_of(node, name) or not name.startswith("jax.")}
         return {f for f in model.functions if f is model.kernel or any(n in changed for n in ast.walk(f))}
 
     def _other_uses(self, kernel: FunctionNode) -> bool:
