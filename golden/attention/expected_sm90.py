@@ -78,6 +78,23 @@ def _window(ref, index):
   return getattr(ref, "ref", ref), starts, tiles, shape
 
 
+def _memory_type(ref):
+  """Type of an element in memory: a bool is a byte."""
+  element = ir.MemRefType(ref.type).element_type
+  return ir.IntegerType.get_signless(8) if mgpu_utils.bitwidth(element) == 1 else element
+
+
+def _as_type(piece, element):
+  """A short vector of bools as one of bytes, or of bytes as bools."""
+  kind = ir.VectorType.get(ir.VectorType(piece.type).shape, element)
+  if piece.type == kind:
+    return piece
+  if mgpu_utils.bitwidth(element) == 8:
+    return arith.extui(kind, piece)
+  zero = vector.broadcast(piece.type, mgpu_utils.c(0, ir.VectorType(piece.type).element_type))
+  return arith.cmpi(arith.CmpIPredicate.ne, piece, zero)
+
+
 def _element(base, strides, starts):
   """Pointer to the element at `starts`, computed in 64 bits."""
   i64 = ir.IntegerType.get_signless(64)
@@ -86,7 +103,7 @@ def _element(base, strides, starts):
   for start, stride in zip(starts, strides):
     start = arith.extsi(i64, start.registers.item())
     offset = arith.addi(offset, arith.muli(start, arith.constant(i64, stride)))
-  return mgpu_utils.getelementptr(pointer, [offset], ir.MemRefType(base.type).element_type)
+  return mgpu_utils.getelementptr(pointer, [offset], _memory_type(base))
 
 
 def _offsets(whole, shape, layout, tiles, strides):
@@ -126,8 +143,9 @@ def _words(piece):
 def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other=0):
   """One predicated load (`value` None) or store per `vec` elements of every register."""
   base, starts, tile, shape = _window(ref, index)
-  if base.dtype == jnp.bool_:
-    raise ValueError("bool arrays cannot be loaded or stored: pass them as int8")
+  integer = jnp.issubdtype(base.dtype, jnp.integer)
+  if not 8 <= (jnp.iinfo(base.dtype).bits if integer else 8 * base.dtype.itemsize) <= 32:
+    raise ValueError(f"arrays of {base.dtype} cannot be loaded or stored: use 8 to 32 bits")
   varying = [d for d, t in enumerate(tile) if t is not None]
   if not tile or tile[-1] is None:
     vec = 1  # the last dimension of the array is one index: neighbours are a row apart
@@ -151,11 +169,13 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
     stored = args.pop() if values else None
     predicate = args.pop() if masks else None
     strides, _ = ir.MemRefType(base_ref.type).get_strides_and_offset()
-    element = ir.MemRefType(base_ref.type).element_type
+    element = _memory_type(base_ref)
     pointer = _element(base_ref, strides, first)
     offsets = _offsets(base.shape, shape, layout, dict(zip(varying, args)), strides)
     size = min(vec, 16 * 8 // mgpu_utils.bitwidth(element))
     always = arith.constant(ir.IntegerType.get_signless(1), 1)
+    if values and any(isinstance(d, plgpu.Replicated) for d in offsets.layout.warp_dims):
+      mgpu_utils.warpgroup_barrier()  # other warps hold copies and may still load what is stored here
     results = np.empty_like(offsets.registers)
     for at, register in np.ndenumerate(offsets.registers):
       n = min(size, ir.VectorType(register.type).shape[0])
@@ -166,11 +186,12 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
         address = mgpu_utils.getelementptr(pointer, [_first(piece)], element)
         guard = _first(next(guards)) if guards else always
         if parts:
-          _store_words(address, guard, next(parts), hint)
+          _store_words(address, guard, _as_type(next(parts), element), hint)
         else:
           loaded.append(_load_words(address, guard, n, element, other, hint))
       if loaded:
-        results[at] = mgpu_utils.vector_concat(loaded) if len(loaded) > 1 else loaded[0]
+        whole = mgpu_utils.vector_concat(loaded) if len(loaded) > 1 else loaded[0]
+        results[at] = _as_type(whole, ir.MemRefType(base_ref.type).element_type)
     if values:
       mgpu_utils.warpgroup_barrier()
       return None
@@ -212,10 +233,22 @@ def _store_words(address, guard, piece, hint):
   )
 
 
+def _numbers(ref, index):
+  """The index of one element: its number in each dimension."""
+  return tuple(i.start if isinstance(i, pl.Slice) else i for i in _per_dimension(ref, index)[0])
+
+
+def _sync():
+  """Waits until all warps of the warpgroup are here."""
+  plgpu.inline_mgpu(arg_types=(), return_type=())(lambda ctx: mgpu_utils.warpgroup_barrier())()
+
+
 def _store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=None):
   """Stores registers into `ref[index]` where `mask` is true; `layout` and `vec` as in `_load`."""
   if layout is None:
-    pl.when(mask)(lambda: ref.__setitem__(index, jnp.asarray(value, ref.dtype)))
+    at, value = _numbers(ref, index), jnp.asarray(value, ref.dtype)
+    _sync()  # every thread stores: all must have loaded what they need of it
+    pl.when(True if mask is None else mask)(lambda: ref.__setitem__(at, value))
     return
   value = plgpu.layout_cast(value.astype(ref.dtype), layout)  # constants have no layout of their own
   _access(ref, index, layout, mask, vec, eviction_policy, value=value)
@@ -232,8 +265,9 @@ class _Ring:
     self.stages = buffers[0].shape[0]
 
   @staticmethod
-  def scratch(stages, tile, swizzle, *blocks):
-    """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile."""
+  def scratch(stages, tile, swizzle, *blocks, reads=()):
+    """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile. `reads`: blocks
+    that no product takes as they are."""
     buffers = [
         plgpu.SMEM(
             (stages, *shape),
@@ -245,7 +279,8 @@ class _Ring:
         )
         for shape, dtype in blocks
     ]
-    full = plgpu.Barrier(num_arrivals=len(blocks), num_barriers=stages)
+    buffers += [plgpu.SMEM((stages, *shape), dtype) for shape, dtype in reads]
+    full = plgpu.Barrier(num_arrivals=len(buffers), num_barriers=stages)
     return buffers, full, tile.empty_barrier(stages)
 
   def slot(self, count):
@@ -289,12 +324,12 @@ class _Ring:
 
 
 def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the minor extents."""
+  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
   columns = math.gcd(widest, *minor)
   if itemsize != 2:
     raise ValueError("the matrix product takes float16 and bfloat16 operands only")
   if columns < 16:
-    raise ValueError(f"blocks with minor extents {minor} are not multiples of 16")
+    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
   return columns
 
 
@@ -398,6 +433,12 @@ class _WgmmaRowsPart:
     size = extent // self.tile.warpgroups
     return pl.ds(self.wg * size if self.tile.warpgroups > 1 else 0, size)
 
+  def indices(self, part, axis):
+    """The indices of a dimension (an extent), or of a part of it, which tiles have along `axis`."""
+    part = part if isinstance(part, pl.Slice) else pl.ds(0, part)
+    layout = self.layout.reduce(1 - axis)
+    return part.start + plgpu.broadcasted_iota(jnp.int32, (part.size,), 0, layout=layout)
+
   def spill(self, x):
     """A computed operand, in shared memory."""
     buffer = next(s for s in self.spills if s.shape == x.shape)
@@ -426,8 +467,10 @@ class _WgmmaRowsPart:
       return ref[...]
 
     if acc is not None:
-      return pl.run_state(issue)(plgpu.ACC.init(acc))
-    return pl.run_scoped(product, plgpu.ACC((a.shape[0], b.shape[1]), jnp.float32))
+      result = pl.run_state(issue)(plgpu.ACC.init(plgpu.layout_cast(acc, self.layout)))
+    else:
+      result = pl.run_scoped(product, plgpu.ACC((a.shape[0], b.shape[1]), jnp.float32))
+    return plgpu.layout_cast(result, self.layout)
 
   def start_turns(self):
     pl.when(self.wg == 1)(self._swap)
@@ -476,8 +519,8 @@ def attention_kernel(q_ref, k_ref, v_ref, out_ref, lse_ref, *, program, part, on
     # Scores in units of log2, so that exp2 can be used.
     s = part.dot(q, k.transpose((1, 0)), turn=True) * (scale * math.log2(math.e))
     if causal:
-      row = first + (rows.start + jnp.arange(rows.size))
-      column = t * block_k + jnp.arange(block_k)
+      row = first + part.indices(rows, axis=0)
+      column = t * block_k + part.indices(block_k, axis=1)
       s = jnp.where(row[:, None] >= column[None, :], s, -1e30)
     new_peak = jnp.maximum(peak, jnp.max(s, axis=1))
     fade = jnp.exp2(peak - new_peak)
@@ -548,6 +591,7 @@ def run(q, k, v, *, causal=True, block_q=128, block_k=128, num_warps=8, num_stag
           jax.ShapeDtypeStruct(q.shape, q.dtype),
           jax.ShapeDtypeStruct((heads, rows), jnp.float32),
       ],
+      compiler_params=plgpu.CompilerParams(reduction_scratch_bytes=0),
       kernel_name="attention",
       num_threads=tile.warpgroups + 1,
       thread_name="wg",

@@ -178,7 +178,9 @@ CHANGES = [
     pytest.param("more = specs.copy()\nmore.append(None)\nspecs = more", [("8",), None], id="copy"),
     pytest.param("specs[0] = y", None, id="element"),
     pytest.param("del specs[0]", None, id="deleted"),
-    pytest.param("if flag:\n  specs.append(None)", None, id="condition"),
+    pytest.param("if flag:\n  specs.append(None)", [("8",), None], id="condition"),
+    pytest.param("if flag:\n  specs.append(None)\nspecs.append(None)", None, id="behind-a-condition"),
+    pytest.param("if flag:\n  specs.insert(0, None)", None, id="inserted-under-a-condition"),
     pytest.param("for _ in r:\n  specs.append(None)", None, id="loop"),
     pytest.param("def g():\n  specs.append(None)\ng()", None, id="function"),
     pytest.param("specs.append(y)", None, id="unknown"),
@@ -193,6 +195,7 @@ def test_list_of_specs_that_is_changed(change, shapes):
     if shapes is not None:
         got = [None if s.block_shape is None else tuple(map(text, s.block_shape)) for s in found.in_specs]
         assert got == shapes
+        assert any(s.extra for s in found.in_specs) == (change == "if flag:\n  specs.append(None)")
 
 
 @pytest.mark.parametrize("made, unless", [

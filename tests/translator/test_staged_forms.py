@@ -1,0 +1,78 @@
+"""Products among register work, each form ported, lowered for both targets and interpreted.
+
+``verify_data/staged_forms.py`` holds the kernels; one function each, so that a form is one name.
+"""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+pytest.importorskip("jax")
+
+from pallas_port.translator.driver import port
+from pallas_port.translator.names import Resolver
+from pallas_port.translator.plan import plan_module
+from pallas_port.translator.result import TARGETS, Options
+from pallas_port.translator.source import Source
+from pallas_port.translator.verify import jobs
+from pallas_port.translator.verify.example import Subject
+
+FILE = pathlib.Path(__file__).parent / "verify_data" / "staged_forms.py"
+TEXT = FILE.read_text()
+FORMS = re.findall(r"^def example_(\w+)\(", TEXT, re.MULTILINE)
+
+
+def only(form: str) -> str:
+    """The file with the one kernel: others must not decide whether it ports."""
+    head, *parts = re.split(r"^# -- (\w+)\n", TEXT, flags=re.MULTILINE)
+    return head + dict(zip(parts[::2], parts[1::2]))[form]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("forms")
+    todo = []
+    for form in FORMS:
+        file = directory / f"{form}.py"
+        file.write_text(only(form))
+        for target in TARGETS:
+            result = port(Source(str(file), only(form)), target, Options())
+            assert all(s.status == "ported" for s in result.sites), (form, result.sites)
+            subject = Subject(str(file), result.text, str(file), f"example_{form}")
+            todo.append(jobs.Job(f"{form} lower {target}", "translator.verify.lower", subject, target))
+            todo.append(jobs.Job(f"{form} interpret {target}", "translator.verify.interpret", subject, target))
+    return {r.name: r for r in jobs.run_jobs(todo, env=jobs.CPU_ONLY, timeout=120)}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("form", FORMS)
+def test_form_lowers(results, form, target):
+    result = results[f"{form} lower {target}"]
+    assert result.status == "passed", result.detail
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("form", FORMS)
+def test_form_interprets(results, form, target):
+    result = results[f"{form} interpret {target}"]
+    assert result.status == "passed", result.detail
+
+
+def diagnosis(form: str, old: str, new: str) -> str:
+    """Why a form with a text replaced stays on Triton."""
+    text = only(form)
+    assert text.count(old) == 1
+    (site,) = plan_module(Resolver(ast.parse(changed := text.replace(old, new))), Source("kernel.py", changed), "sm90", Options()).sites
+    assert site.status == "kept" and {d.code for d in site.diagnostics if d.blocks} == {"B130"}, site.diagnostics
+    return next(d.reason for d in site.diagnostics if d.blocks)
+
+
+@pytest.mark.parametrize("form, old, new, reason", [
+    pytest.param("two_loops", "lax.fori_loop(whole, pl.cdiv((i + 1) * bq, bk), masked", "lax.fori_loop(whole, pl.cdiv((i + 1) * bq, bk), full", "two loops", id="one-body-twice"),
+    pytest.param("bias_and_weights", "m_new = jnp.maximum(m, jnp.max(s, axis=1))", "m_new = jnp.maximum(m, jnp.max(s, axis=1)) + jnp.max(jnp.sum(s, axis=0))", "across the warps", id="reduction-across-warps"),
+    pytest.param("transposed_product", "def step(t, dv):\n", "def step(t, dv):\n        if bq > 3:\n            pass\n        rows = pl.ds(0, bk)\n        rows = pl.ds(jnp.sum(dv), bk)\n", "", id="address-from-the-carry"),
+])
+def test_forms_that_stay(form, old, new, reason):
+    assert reason in diagnosis(form, old, new) or not reason

@@ -1,0 +1,185 @@
+"""Kernels of ``test_staged_forms.py``: one form of products among register work each.
+
+Every part has ``run``, its arguments ``example_NAME()`` and ``reference``; the test ports each part alone.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+F32 = jnp.float32
+CP = plt.CompilerParams(num_warps=8, num_stages=2)
+key = jax.random.key(0)
+
+
+def normal(at, *shape, dtype="float16"):
+    return jax.random.normal(jax.random.fold_in(key, at), shape).astype(dtype)
+
+
+def attention(q, k, v, change=lambda s: s):
+    q, k, v = (x.astype(F32) for x in (q, k, v))
+    return jax.nn.softmax(change(jnp.dot(q, k.T, precision="highest")) * jnp.log(2.0), axis=1) @ v
+
+
+# -- bias_and_weights
+def kernel(q_ref, k_ref, v_ref, bias_ref, w_ref, o_ref, *, bq, bk):
+    q = q_ref[...]
+    i = pl.program_id(0)
+
+    def step(t, carry):
+        acc, m, l = carry
+        keys = pl.ds(t * bk, bk)
+        s = jnp.dot(q, k_ref[keys, :].T, preferred_element_type=F32)
+        s = s + bias_ref[pl.ds(i * bq, bq), keys].astype(F32)
+        s *= w_ref[keys][None, :]
+        m_new = jnp.maximum(m, jnp.max(s, axis=1))
+        scale = jnp.exp2(m - m_new)
+        p = jnp.exp2(s - m_new[:, None])
+        v = v_ref[keys, :]
+        acc = scale[:, None] * acc + jnp.dot(p.astype(v.dtype), v, preferred_element_type=F32)
+        return acc, m_new, scale * l + jnp.sum(p, axis=1)
+
+    acc = jnp.zeros((bq, q_ref.shape[1]), F32)
+    acc, m, l = lax.fori_loop(0, k_ref.shape[0] // bk, step, (acc, jnp.full(bq, -jnp.inf), jnp.zeros(bq)))
+    o_ref[...] = (acc / l[:, None]).astype(o_ref.dtype)
+
+
+def run(q, k, v, bias, w):
+    rows = pl.BlockSpec((128, q.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        functools.partial(kernel, bq=128, bk=64),
+        grid=(q.shape[0] // 128,),
+        in_specs=[rows, None, None, None, None],
+        out_specs=rows,
+        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        compiler_params=CP,
+    )(q, k, v, bias, w)
+
+
+def example_bias_and_weights():
+    return normal(0, 256, 64), normal(1, 128, 64), normal(2, 128, 64), normal(3, 256, 128), normal(4, 128, dtype=F32)
+
+
+def reference(q, k, v, bias, w):
+    return attention(q, k, v, lambda s: (s + bias.astype(F32)) * w)
+
+
+# -- two_loops
+def kernel(q_ref, k_ref, v_ref, o_ref, *, bq, bk):
+    i = pl.program_id(0)
+    q = q_ref[...]
+
+    def full(t, carry):
+        acc, l = carry
+        k = k_ref[pl.ds(t * bk, bk), :]
+        v = v_ref[pl.ds(t * bk, bk), :]
+        p = jnp.exp2(jnp.dot(q, k.T) * 0.125)
+        return acc + jnp.dot(p.astype(v.dtype), v), l + jnp.sum(p, axis=1)
+
+    def masked(t, carry):
+        acc, l = carry
+        k = k_ref[pl.ds(t * bk, bk), :]
+        v = v_ref[pl.ds(t * bk, bk), :]
+        above = (i * bq + jnp.arange(bq))[:, None] >= (t * bk + jnp.arange(bk))[None, :]
+        p = jnp.where(above, jnp.exp2(jnp.dot(q, k.T) * 0.125), 0.0)
+        return acc + jnp.dot(p.astype(v.dtype), v), l + jnp.sum(p, axis=1)
+
+    whole = (i * bq) // bk
+    carry = jnp.zeros((bq, q_ref.shape[1]), F32), jnp.zeros(bq, F32)
+    carry = lax.fori_loop(0, whole, full, carry)
+    acc, l = lax.fori_loop(whole, pl.cdiv((i + 1) * bq, bk), masked, carry)
+    o_ref[...] = (acc / l[:, None]).astype(o_ref.dtype)
+
+
+def run(q, k, v):
+    rows = pl.BlockSpec((128, q.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        functools.partial(kernel, bq=128, bk=64),
+        grid=(q.shape[0] // 128,),
+        in_specs=[rows, None, None],
+        out_specs=rows,
+        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        compiler_params=CP,
+    )(q, k, v)
+
+
+def example_two_loops():
+    return normal(0, 256, 64), normal(1, 256, 64), normal(2, 256, 64)
+
+
+def reference(q, k, v):
+    at = jnp.arange(256)
+    return attention(q, k, v, lambda s: jnp.where(at[:, None] >= at, s * 0.125, -1e30))
+
+
+# -- computed_operand
+def kernel(q_ref, k_ref, v_ref, o_ref, *, bq, bk):
+    def step(t, acc):
+        ks = pl.ds(t * bk, bk)
+        x = q_ref[:, ks]
+        x = x * 2
+        return acc + jnp.dot(x, v_ref[ks, :], preferred_element_type=F32)
+
+    acc = lax.fori_loop(0, q_ref.shape[1] // bk, step, jnp.zeros((bq, v_ref.shape[1]), F32))
+    o_ref[...] = acc.astype(o_ref.dtype)
+
+
+def run(q, k, v):
+    rows = pl.BlockSpec((128, q.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        functools.partial(kernel, bq=128, bk=64),
+        grid=(q.shape[0] // 128,),
+        in_specs=[rows, None, None],
+        out_specs=pl.BlockSpec((128, v.shape[1]), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((q.shape[0], v.shape[1]), q.dtype),
+        compiler_params=CP,
+    )(q, k, v)
+
+
+def example_computed_operand():
+    return normal(0, 256, 128), normal(1, 8, 8), normal(2, 128, 128)
+
+
+def reference(q, k, v):
+    return jnp.dot(2 * q.astype(F32), v.astype(F32), precision="highest")
+
+
+# -- transposed_product
+def kernel(q_ref, k_ref, v_ref, o_ref, *, bq, bk):
+    k = k_ref[...]
+
+    def step(t, dv):
+        rows = pl.ds(t * bk, bk)
+        q = q_ref[rows, :]
+        do = v_ref[rows, :]
+        p = jnp.exp2(0.125 * jnp.dot(q, k.T))
+        dv = dv + jnp.dot(p.astype(do.dtype).T, do)
+        return dv
+
+    dv = lax.fori_loop(0, q_ref.shape[0] // bk, step, jnp.zeros((bq, v_ref.shape[1]), F32))
+    o_ref[...] = dv.astype(o_ref.dtype)
+
+
+def run(q, k, do):
+    rows = pl.BlockSpec((128, k.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        functools.partial(kernel, bq=128, bk=128),
+        grid=(k.shape[0] // 128,),
+        in_specs=[None, rows, None],
+        out_specs=rows,
+        out_shape=jax.ShapeDtypeStruct(k.shape, k.dtype),
+        compiler_params=CP,
+    )(q, k, do)
+
+
+def example_transposed_product():
+    return normal(0, 256, 64), normal(1, 128, 64), normal(2, 256, 64)
+
+
+def reference(q, k, do):
+    q, k, do = (x.astype(F32) for x in (q, k, do))
+    return jnp.dot(jnp.exp2(0.125 * jnp.dot(q, k.T, precision="highest")).T, do, precision="highest")
