@@ -24,8 +24,9 @@ class _Ring:
     self.stages = buffers[0].shape[0]
 
   @staticmethod
-  def scratch(stages, tile, swizzle, *blocks):
-    """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile."""
+  def scratch(stages, tile, swizzle, *blocks, reads=()):
+    """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile. `reads`: blocks
+    that no product takes as they are."""
     buffers = [
         plgpu.SMEM(
             (stages, *shape),
@@ -37,7 +38,8 @@ class _Ring:
         )
         for shape, dtype in blocks
     ]
-    full = plgpu.Barrier(num_arrivals=len(blocks), num_barriers=stages)
+    buffers += [plgpu.SMEM((stages, *shape), dtype) for shape, dtype in reads]
+    full = plgpu.Barrier(num_arrivals=len(buffers), num_barriers=stages)
     return buffers, full, tile.empty_barrier(stages)
 
   def slot(self, count):
@@ -68,7 +70,7 @@ class _Ring:
     plgpu.barrier_wait(self.full.at[slot])
     return [buffer.at[slot] for buffer in self.buffers]
 
-  def release(self, count, when):
+  def release(self, count, when=True):
     """Gives the stage of step `count` back, if `when`."""
 
     @pl.when(when)
