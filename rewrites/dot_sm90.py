@@ -10,8 +10,8 @@ columns; the emitted code checks this when it is traced. float32 operands are ro
 source's precision lets Triton do that too (anything below HIGHEST) and both are contracted along their
 last dimension (`a @ b.T`), which is all that wgmma reads; elsewhere they raise a ValueError.
 
-Does not cover: operands computed in registers, products in several loops, accumulators that are
-rescaled (attention), fewer than 64 rows, IEEE float32 and 8-bit operands. Such kernels stay on Triton.
+Does not cover: operands computed in registers (attention; `rewrites/staged.py` takes such kernels),
+products in several loops, fewer than 64 rows, IEEE float32 and 8-bit operands, which stay on Triton.
 """
 
 from __future__ import annotations

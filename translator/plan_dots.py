@@ -10,7 +10,8 @@ Planned here: kernels with one ``fori_loop`` whose carry holds only accumulators
 ``acc + dot(load, load)`` starting at zero, or with such products outside of any loop (the loop over
 the contraction is then made).  Operands may be transposed; their masks must be tests against the
 ends of the array with a zero fill, which the copy engine does by itself.  The epilogue may load
-whole blocks and must store one tile.  Anything else is diagnosed (B130) and stays on Triton.
+whole blocks and must store one tile.  Kernels of another form whose operands are computed go to
+``plan_staged.py``; what neither covers is diagnosed (B130) and stays on Triton.
 
 What the target decides (registers or tensor memory, which instruction) is not planned here: see
 ``rewrites/dot_sm90.py`` and ``rewrites/dot_sm100.py``.
