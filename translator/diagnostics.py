@@ -66,7 +66,7 @@ _ALL: tuple[Code, ...] = (
     Code("B104", "index of a ref not followed",
          "The port must know how each dimension of a ref is indexed: pl.ds, a full slice, an integer or a vector of integers."),
     Code("B105", "change of an array's shape in registers",
-         "Register arrays cannot be indexed, reshaped or given new axes, except x[:, None] and x[None, :] on arrays of rank 1."),
+         "Register arrays cannot be indexed, reshaped or given new axes, except x[:, None] and x[None, :] on arrays of rank 1, and the index 0 of a dimension of extent 1."),
     Code("B106", "array accessed as one element", "The index names one element, the value is an array."),
     Code("B107", "store of a thin array", "An array with a dimension of extent 1 has no register layout of its own."),
     Code("B108", "scalar stored into a tile", "A store needs an array of the tile's shape."),
