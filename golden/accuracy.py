@@ -187,16 +187,17 @@ def ported(target: str) -> str:
       RuntimeError: a kernel was not ported.
       FileNotFoundError: libcst is missing, and there is no exported port for the installed JAX.
     """
+    from ..translator.result import Options
+    from ..translator.source import Source
+
     try:
         from ..translator.driver import port
+
+        result = port(Source("accuracy_kernels.py", source()), target, Options(), None)
     except ModuleNotFoundError as error:
         if error.name != "libcst":
             raise
         return _exported_file(target).read_text(encoding="utf-8")
-    from ..translator.result import Options
-    from ..translator.source import Source
-
-    result = port(Source("accuracy_kernels.py", source()), target, Options(), None)
     if kept := [s.kernel for s in result.sites if s.status != "ported"]:
         raise RuntimeError(f"not ported: {', '.join(kept)}")
     return result.text

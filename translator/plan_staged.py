@@ -338,6 +338,8 @@ class StagedPlanner:
     def _stage_of(self, operand: ast.expr) -> StagedLoad | None:
         root = operand_root(operand, self.resolver)
         for access, load in self.staged.items():
+            if load.read:
+                continue  # in registers from there on
             if root is access.node or isinstance(root, ast.Name) and self.resolver.value(root) is access.node:
                 return load
         return None
