@@ -31,7 +31,7 @@ WRONG = {
     "both warpgroups on the same rows": (
         "pl.ds(self.wg * size if self.tile.warpgroups > 1 else 0, size)", "pl.ds(0, size)", "interpret"
     ),
-    "rows counted from the block": ("(rows.start + jnp.arange(rows.size))", "jnp.arange(rows.size)", "interpret"),
+    "rows counted from the block": ("part.indices(rows, axis=0)", "part.indices(rows.size, axis=0)", "interpret"),
     "keys and values exchanged": ("k, v = ring.wait(t)", "v, k = ring.wait(t)", "interpret"),
     "one step too few": ("first + block_q + block_k - 1, block_k)\n  part", "first + block_k - 1, block_k)\n  part", "interpret"),
 }
