@@ -16,9 +16,10 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator import actions
+from ..translator.model.text import call_lines
 from .dot_sm90 import MATMUL
 from .engine import Example, Insertion, Rule
-from .pipeline import any_steps, call_lines, dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+from .pipeline import any_steps, dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
 
 
 class DotSm100(Rule):

@@ -19,8 +19,9 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator import actions
+from ..translator.model.text import call_lines
 from .engine import Example, Insertion, Rule
-from .pipeline import call_lines, dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+from .pipeline import dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
 
 MATMUL = '''
 import functools

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import libcst as cst
 
+from ..translator.dot_plan import DotPlan, LaunchData, Operand, Product, contracted_dimension
+from ..translator.model.text import call_lines
 from ..translator.names import MOSAIC, PALLAS
 from .engine import comments
-from ..translator.dot_plan import DotPlan, LaunchData, Operand, Product, contracted_dimension
 
 
 def loads_function(node: cst.FunctionDef, plan: DotPlan, modules) -> list[str]:
@@ -39,7 +40,6 @@ def loads_function(node: cst.FunctionDef, plan: DotPlan, modules) -> list[str]:
     return lines
 
 
-_WIDTH = 88
 CHUNK = 64  # contraction elements per step where the source takes all of them at once: 128 bytes
 
 
@@ -274,18 +274,3 @@ def _code(node: cst.CSTNode, depth: int) -> list[str]:
 
 def _code_of(node: cst.CSTNode) -> str:
     return cst.Module([]).code_for_node(node).strip()
-
-
-def call_lines(head: str, arguments: list[str]) -> list[str]:
-    """``head(arguments)`` on one line, or with the arguments filled into lines of their own."""
-    one_line = f"{head}({', '.join(arguments)})"
-    if len(one_line) < _WIDTH:
-        return [one_line]
-    indent = " " * (len(head) - len(head.lstrip()))
-    lines, line = [f"{head}("], f"{indent}    "
-    for argument in arguments:
-        if line.strip() and len(line) + len(argument) > _WIDTH:
-            lines.append(line.rstrip())
-            line = f"{indent}    "
-        line += f"{argument}, "
-    return [*lines, line.rstrip().removesuffix(","), f"{indent})"]

@@ -7,8 +7,8 @@ only products read becomes a wait for its stage; `dot(a, b)` becomes `part.dot(a
 `acc + dot(a, b)` becomes `part.dot(a, b, acc)`.
 
 Two warpgroups divide the rows of a block: `rows` is a warpgroup's part. Where a loop has a product,
-register work and a product of its result, they take turns at the tensor core (measured 4-10 % at
-128 columns). Programs whose loops are longest start first.
+register work and a product of its result of 128 columns or more, they take turns at the tensor core.
+Programs whose loops are longest start first.
 
 Accumulates in float32. Operands must be float16 or bfloat16, divided rows a multiple of 64 (128 on
 sm100); the emitted code checks this when it is traced.

@@ -304,6 +304,12 @@ class Resolver:
                 return parent, field
         return parent, ""
 
+    def is_inside(self, node: ast.AST | None, ancestor: ast.AST) -> bool:
+        """Whether ``node`` is ``ancestor`` or stands in it."""
+        while node is not None and node is not ancestor:
+            node = self.parents.get(node)
+        return node is ancestor
+
     def statement_of(self, node: ast.AST) -> ast.stmt:
         """The innermost statement that holds ``node`` (``node`` itself for a statement)."""
         current = node

@@ -33,7 +33,7 @@ from .plan_layouts import Layouts, plan_layouts
 from .plan_races import Revisit, revisited
 from .recorded import recorded_problems, recordings
 from .ref_shapes import ref_dims
-from .replacements import FUNCTIONS, NEED_LAYOUT, OF_NUMBERS, obstacle, replacement
+from .replacements import FUNCTIONS, NEED_LAYOUT, OF_NUMBERS, PLAIN_REDUCTIONS, obstacle, replacement
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
 from .source import Source
@@ -392,7 +392,7 @@ class _Group:
             if problem := obstacle(name, self._kind(node)):
                 self.block("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {problem}", problem.advice)
         for reduction in self.model.reductions:
-            if reduction.operation in ("sum", "max", "min", "mean", "amax", "amin"):
+            if reduction.operation in PLAIN_REDUCTIONS:
                 continue
             text = ast.unparse(reduction.node)[:60]
             if self._support_of(reduction.node, reduction.function) is None:

@@ -32,6 +32,7 @@ from .plan_dot_launch import known_tiles, plan_launch, unused_partial
 from .plan_staged import computes_operands, plan_staged
 from .precision import need_of
 from .recorded import HALF, recorded_dtypes
+from .tile_axes import without_transpose
 from .tile_limits import tile_problem
 from .values import Array, Index
 
@@ -139,8 +140,8 @@ class _Planner:
         for query in model.grid_queries:
             if query.size:
                 raise Unplanned(query.node, "num_programs in a kernel with matrix products")
-        loops = [loop for loop in model.loops if self._inside(model.dots[0].node, loop.body)]
-        if len(loops) > 1 or any(bool(loops) != self._inside(d.node, loops[0].body if loops else kernel.args) for d in model.dots if loops):
+        loops = [loop for loop in model.loops if self.resolver.is_inside(model.dots[0].node, loop.body)]
+        if len(loops) > 1 or any(bool(loops) != self.resolver.is_inside(d.node, loops[0].body if loops else kernel.args) for d in model.dots if loops):
             raise Unplanned(model.dots[0].node, "matrix products in several or nested loops")
         if len(model.loops) > len(loops):
             other = next(loop for loop in model.loops if loop not in loops)
@@ -212,13 +213,6 @@ class _Planner:
         of the contracted dimension."""
         rows = all(not p.left_transposed and p.right_transposed for p in products)
         return self.group.target == "sm90" and rows and all(need_of(d, self.resolver) == "tf32" for d in self.model.dots)
-
-    def _inside(self, node: ast.AST, ancestor: ast.AST) -> bool:
-        while node is not None:
-            if node is ancestor:
-                return True
-            node = self.resolver.parents.get(node)  # type: ignore[assignment]
-        return False
 
     def _accumulators(self) -> list[str]:
         """The name that each product's accumulator has after the loop."""
@@ -335,12 +329,9 @@ class _Planner:
         transposed = transposed_by_call(dot, flag)
         name = ""
         for _ in range(6):
-            if isinstance(node, ast.Attribute) and node.attr == "T":
+            if (inner := without_transpose(node, self.resolver)) is not None:
                 self.transposes.add(node)
-                transposed, node = not transposed, node.value
-            elif isinstance(node, ast.Call) and self.resolver.qualified(node.func) == "jax.numpy.transpose" and len(node.args) == 1:
-                self.transposes.add(node)
-                transposed, node = not transposed, node.args[0]
+                transposed, node = not transposed, inner
             elif isinstance(node, ast.Name):
                 value = self.resolver.value(node)
                 if value is node or not isinstance(value, ast.expr):
@@ -513,7 +504,7 @@ class _Planner:
     def _loop_position(self, operands: list[Operand]) -> tuple[int, int | None, tuple[int, ...]]:
         if self.loop is None:
             for i, s in enumerate(self.statements):
-                if any(self._inside(d.node, s) for d in self.model.dots):
+                if any(self.resolver.is_inside(d.node, s) for d in self.model.dots):
                     return i, None, ()
             raise Unplanned(self.kernel, "products in a nested function")
         statement = self.resolver.statement_of(self.loop.node)
@@ -598,7 +589,7 @@ class _Planner:
         if len(stores) != 1 or stores[0].tile is None:
             raise Unplanned(stores[1].node if len(stores) > 1 else self.kernel, "a kernel with products that does not store exactly one tile")
         self.store = stores[0]
-        if self.loop is not None and self._inside(self.store.node, self.loop.body):
+        if self.loop is not None and self.resolver.is_inside(self.store.node, self.loop.body):
             raise Unplanned(self.store.node, "a store inside the loop of the products")
         if model.reductions:
             raise Unplanned(model.reductions[0].node, "a reduction beside matrix products")
@@ -606,7 +597,7 @@ class _Planner:
             raise Unplanned(self.store.node, "a store inside a conditional beside products")
         self.loads = [a for a in model.accesses if a.kind == "load" and a not in self.staged and a.tile is not None]
         for a in self.loads:
-            at = next((i for i, s in enumerate(self.statements) if self._inside(a.node, s)), -1)
+            at = next((i for i, s in enumerate(self.statements) if self.resolver.is_inside(a.node, s)), -1)
             if at < epilogue:
                 raise Unplanned(a.node, "a tile loaded before the products", "load it after the loop")
             if a.mask is not None:

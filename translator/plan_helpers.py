@@ -81,7 +81,7 @@ def plan_helpers(
             if not isinstance(call, ast.Call) or call.func is not use:
                 return helpers, [("B109", use, f"{helper.name} loads or stores, and is passed on here", "call it by its name")]
             owner = helper_of(call, model, resolver)
-            if owner is None and not _inside(call, model.kernel, resolver):
+            if owner is None and not resolver.is_inside(call, model.kernel):
                 continue  # of another kernel, or of other code: see ``foreign_calls``
             if owner is not None and not isinstance(owner, ast.FunctionDef):
                 return helpers, [("B109", call, f"{helper.name} loads or stores, and is called in a lambda", "call it in the kernel")]
@@ -107,9 +107,3 @@ def foreign_calls(helpers: list[Helpers], resolver: Resolver) -> list[tuple[ast.
         (f, use) for f in changed for use in resolver.named(f.name)
         if resolver.value(use) is f and resolver.parents[use] not in covered
     ]
-
-
-def _inside(node: ast.AST | None, function: ast.AST, resolver: Resolver) -> bool:
-    while node is not None and node is not function:
-        node = resolver.parents.get(node)
-    return node is function

@@ -34,6 +34,7 @@ from .model.events import Access, Dot, KernelModel, Loop
 from .model.text import wrap
 from .names import PALLAS, Resolver
 from .product_sums import find_sum
+from .replacements import ALONG_AXES, PLAIN_REDUCTIONS, replacement
 from .staged_emission import emit_kernel
 from .staged_launch import plan_launches
 from .staged_plan import RegisterDot, Ring, StagedLoad
@@ -69,7 +70,7 @@ class StagedPlanner:
         kernel = self.model.kernel
         if not isinstance(kernel, ast.FunctionDef):
             raise Unplanned(kernel, "a kernel with matrix products that is not a plain function")
-        if len(kernel.body) and kernel.body[0].lineno == kernel.lineno:
+        if kernel.body[0].lineno == kernel.lineno:
             raise Unplanned(kernel, "a kernel written on one line", "put its body on lines of its own")
         self.kernel = kernel
         self.notes: list[str] = []
@@ -89,17 +90,36 @@ class StagedPlanner:
         self.flags = {
             d.node: Transposed(transposed_by_call(d, "trans_a"), transposed_by_call(d, "trans_b")) for d in self.model.dots
         }
-        for reduction in self.model.reductions:
-            if reduction.rank != 2 or reduction.axis != 1:
-                raise Unplanned(reduction.node, "a reduction across the warps of a warpgroup, beside matrix products")
-        for dot in self.model.dots:
-            if any(isinstance(v, Array) and v.rank not in (None, 2) for v in (dot.left_value, dot.right_value)):
-                raise Unplanned(dot.node, "a product of arrays that are no matrices")
+        self._refuse()
         self.axes = TileAxes(self.model, self.flags)
         self._divide()
         self._stage()
         self._register_dots()
         self._turns()
+
+    def _refuse(self) -> None:
+        """What would change its meaning where several warpgroups run the kernel, each on its part."""
+        for access in self.model.accesses:
+            if access.kind == "atomic":
+                raise Unplanned(access.node, "an atomic operation beside matrix products")
+            if access.kind == "store" and access.tile is None:
+                raise Unplanned(access.node, "a store of one element, which each of the warpgroups would make")
+        for reduction in self.model.reductions:
+            if reduction.operation not in PLAIN_REDUCTIONS:
+                raise Unplanned(reduction.node, f"{reduction.operation} beside matrix products")
+            if reduction.rank != 2 or reduction.axis != 1:
+                raise Unplanned(reduction.node, "a reduction across the warps of a warpgroup, beside matrix products")
+        for node, name in self.model.calls:
+            if replacement(name) in ALONG_AXES:
+                raise Unplanned(node, f"{name} beside matrix products")
+        for query in self.model.grid_queries:
+            if query.size:
+                raise Unplanned(query.node, "num_programs in a kernel with matrix products")
+            if not self.resolver.is_inside(query.node, self.kernel):
+                raise Unplanned(query.node, "program_id in a helper function, beside matrix products", "pass it to the helper")
+        for dot in self.model.dots:
+            if any(isinstance(v, Array) and v.rank not in (None, 2) for v in (dot.left_value, dot.right_value)):
+                raise Unplanned(dot.node, "a product of arrays that are no matrices")
 
     # -- division ---------------------------------------------------------------------------
 
@@ -146,7 +166,6 @@ class StagedPlanner:
 
     def _stage(self) -> None:
         self.staged: dict[Access, StagedLoad] = {}
-        taken = {r.name for r in self.model.refs}
         by_place: dict[tuple[Loop | None, int], list[StagedLoad]] = {}
         for access in self.model.accesses:
             if access.kind != "load" or access.tile is None or len(access.dims or ()) not in (1, 2):
@@ -154,9 +173,9 @@ class StagedPlanner:
             uses = self._uses(access) if len(access.dims or ()) == 2 else None
             if uses is not None:
                 loop = self._loop_of(access)
-                load = self._staged_load(access, uses, taken)
+                load = self._staged_load(access, uses)
             else:
-                read = self._staged_read(access, taken)
+                read = self._staged_read(access)
                 if read is None:
                     continue
                 loop, load = read
@@ -176,6 +195,8 @@ class StagedPlanner:
                 continue
             lower, upper = self.text(loop.lower), self.text(loop.upper)
             variable = loop.body.args.args[0].arg  # type: ignore[union-attr]
+            if len(self.resolver.scopes[loop.body].bindings[variable]) > 1:
+                raise Unplanned(loop.body, f"{variable} counts the loop's steps and is assigned again", "use another name")
             step = variable if lower == "0" else f"{variable} - {wrap(lower)}"
             steps = upper if lower == "0" else f"{wrap(upper)} - {wrap(lower)}"
             self.rings.append(Ring(self.fresh.pick("ring", "stages"), ordered, loop, step, steps))
@@ -207,18 +228,18 @@ class StagedPlanner:
             return None
         return (target.id, statement, True) if readers else None
 
-    def _staged_read(self, access: Access, taken: set[str]) -> tuple[Loop, StagedLoad] | None:
+    def _staged_read(self, access: Access) -> tuple[Loop, StagedLoad] | None:
         """A load that a loop of products computes with, where its copy can run ahead as well."""
         statement = self.resolver.statement_of(access.node)
         block = self.resolver.parents[statement]
         loop = next((x for x in self.model.loops if x.body is block), None)
-        if loop is None or not any(self.inside(d.node, block) for d in self.model.dots):
+        if loop is None or not any(self.resolver.is_inside(d.node, block) for d in self.model.dots):
             return None
         kept = len(self.bounds)
         try:
             self._loop_of(access)
             name = access.ref.name.removesuffix("_ref")
-            load = self._staged_load(access, (name, statement, False), taken)
+            load = self._staged_load(access, (name, statement, False))
         except Unplanned:
             del self.bounds[kept:]
             return None
@@ -241,7 +262,7 @@ class StagedPlanner:
                 return loop
         raise Unplanned(access.node, "an operand of a product that is loaded in a branch or in a loop within a loop")
 
-    def _staged_load(self, access: Access, uses: tuple[str, ast.stmt, bool], taken: set[str]) -> StagedLoad:
+    def _staged_load(self, access: Access, uses: tuple[str, ast.stmt, bool]) -> StagedLoad:
         name, statement, alone = uses
         if not alone:
             name = self.fresh.pick(f"{name}_tile")
@@ -276,9 +297,7 @@ class StagedPlanner:
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             if dim < len(parts):
                 part = parts[dim]
-                if isinstance(part, ast.Slice):
-                    part = None
-                elif isinstance(self.model.values.get(part), SliceValue) or ix.kind == "scalar":
+                if isinstance(self.model.values.get(part), SliceValue) or ix.kind == "scalar":
                     return self.text(part)
         if not ix.start:
             raise Unplanned(access.node, f"an index of {access.ref.name} whose start is not known")
@@ -330,9 +349,11 @@ class StagedPlanner:
             flags = self.flags[dot.node]
             left_t = flags.left ^ self.is_transposed(dot.left)
             added, total, target = find_sum(dot, self)
+            spill_left = left is None and (left_t or self.group.target == "sm100")
+            if spill_left and right is None:
+                raise Unplanned(dot.node, "a product of two computed operands that both pass through shared memory")
             self.dots.append(RegisterDot(
-                dot, flags.left, flags.right, spill_left=left is None and (left_t or self.group.target == "sm100"), spill_right=right is None,
-                added=added, sum=total, target=target,
+                dot, flags.left, flags.right, spill_left, spill_right=right is None, added=added, sum=total, target=target
             ))
 
     def _stage_of(self, operand: ast.expr) -> StagedLoad | None:
@@ -356,19 +377,15 @@ class StagedPlanner:
         for ring in self.rings:
             if ring.loop is None or not self.parts:
                 continue
-            inside = [d for d in self.dots if self.inside(d.dot.node, ring.loop.body)]
-            if self.group.target == "sm90" and len(inside) == 2 and not inside[0].added and inside[1].added and self._stage_of(inside[1].dot.left) is None:
+            inside = [d for d in self.dots if self.resolver.is_inside(d.dot.node, ring.loop.body)]
+            straight = all(self.resolver.parents[self.resolver.statement_of(d.dot.node)] is ring.loop.body for d in inside)
+            if self.group.target != "sm90" or len(inside) != 2 or not straight:
+                continue
+            first, second = inside
+            if not first.added and second.added and self._stage_of(second.dot.left) is None:
                 self.turn_loops.append(ring.loop)
-        turning = [d for loop in self.turn_loops for d in self.dots if self.inside(d.dot.node, loop.body)]
+        turning = [d for loop in self.turn_loops for d in self.dots if self.resolver.is_inside(d.dot.node, loop.body)]
         self.dots = [dataclasses.replace(d, turn=d in turning) for d in self.dots]
-
-    def inside(self, node: ast.AST | None, ancestor: ast.AST) -> bool:
-        while node is not None:
-            if node is ancestor:
-                return True
-            node = self.resolver.parents.get(node)
-        return False
-
 
 
 def _real_dims(value: Array) -> tuple[str, ...]:

@@ -129,6 +129,14 @@ FUNCTIONS: dict[str, str] = {
 # Replaced where the first argument is a number and others are arrays.
 OF_NUMBERS: dict[str, str] = {"jax.numpy.where": "_where"}
 
+# Reductions that both backends lower.
+PLAIN_REDUCTIONS = frozenset({"sum", "max", "min", "mean", "amax", "amin"})
+
+# Those that are no elementwise operations: what they give depends on all of an axis.
+ALONG_AXES = frozenset({
+    "_argmax", "_argmin", "_cumsum", "_softmax", "_log_softmax", "_logsumexp", "_var", "_std",
+})
+
 NEED_LAYOUT = frozenset(f.function for f in PRIMITIVES.values() if isinstance(f, Support) and f.layout)
 
 # The call becomes its first argument.

@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 
 from .dot_plan import Unplanned
+from .model.text import call_lines
 from .names import walk
-from .staged_plan import Ring, filled
+from .staged_plan import Ring
 
 
 def loads_lines(planner, name: str, parameters: list[str]) -> tuple[str, ...]:
@@ -28,7 +29,7 @@ def loads_lines(planner, name: str, parameters: list[str]) -> tuple[str, ...]:
     doc = ast.Expr(ast.Constant(f"Memory warpgroup: copies the operand tiles of {kernel.name} ahead of the products."))
     function = ast.FunctionDef(name, signature, [doc, *body], [], type_params=[])
     lines = _spaced(ast.unparse(ast.fix_missing_locations(function)).split("\n"))
-    return (*filled(f"def {name}", ast.unparse(signature).split(", "), ":"), *lines[1:])
+    return (*call_lines(f"def {name}", ast.unparse(signature).split(", "), ":"), *lines[1:])
 
 
 def _spaced(lines: list[str]) -> list[str]:
@@ -51,7 +52,7 @@ class _Slice:
         self.tile_work |= {d.node for d in planner.model.dots}
         self.tile_work |= {r.node for r in planner.model.reductions}
 
-    def block(self, statements: list[ast.stmt], needed: set[str], ring: Ring | None = None) -> tuple[list[ast.stmt], set[str]]:
+    def block(self, statements: list[ast.stmt], needed: set[str]) -> tuple[list[ast.stmt], set[str]]:
         """(the kept statements, the names that they need from outside and before)."""
         kept: list[ast.stmt] = []
         for s in reversed(statements):
@@ -63,6 +64,7 @@ class _Slice:
             if here:
                 for r in here:
                     if s is r.loads[-1].statement:
+                        self._check_order(r, statements)
                         kept.insert(0, self._copies(r, needed))
                 if {n for n in _defined(s) if n in needed} - {load.name for load in here[0].loads}:
                     raise Unplanned(s, "an address that depends on a tile")
@@ -86,10 +88,20 @@ class _Slice:
         for bound in (loop.lower, loop.upper):
             needed |= _read(bound)
         body = loop.body.name  # type: ignore[union-attr]
+        self._body(loop.body, ring, needed)  # type: ignore[arg-type]  # its closure is read here, where it runs
         lower, upper = self.planner.text(loop.lower), self.planner.text(loop.upper)
         function = ast.unparse(loop.node.func)
         text = f"{function}({lower}, {upper}, {body}, None)\n{ring.name}.drain({ring.steps})"
         return ast.parse(text).body
+
+    def _check_order(self, ring: Ring, statements: list[ast.stmt]) -> None:
+        """The copies are issued together, at the last load: what the earlier ones read must not change until there."""
+        last = statements.index(ring.loads[-1].statement)
+        for load in ring.loads:
+            between = statements[statements.index(load.statement) : last]
+            changed = {n for s in between for n in _defined(s)} & _read(ast.parse(load.window, mode="eval"))
+            if changed:
+                raise Unplanned(load.access.node, f"{min(changed)} is assigned again before the last load of this step", "use two names")
 
     def _copies(self, ring: Ring, needed: set[str]) -> ast.stmt:
         windows = [load.window for load in (*ring.operands, *ring.reads)]

@@ -48,8 +48,6 @@ class _Emission:
         staged = {n for load in planner.staged.values() for n in walk(load.statement if load.alone else load.access.node)}
         self.group.emit_body(self.modules, self.add, self.emission, layouts=self.layouts, queries=False, skip=staged)
         for query in self.model.grid_queries:
-            if query.size:
-                raise Unplanned(query.node, "num_programs in a kernel with matrix products")
             self.add(act.StagedText(self.span(query.node), f"{planner.program}[{query.axis}]"))
         kind = "_WgmmaRows" if self.group.target == "sm90" else "_Tcgen05Rows"
         self.emission.support |= {"_Ring", "_swizzle", "_fitting_stages", "_block_views", "_specialize", kind}
@@ -109,15 +107,10 @@ class _Emission:
     def _divided_nodes(self) -> list[ast.AST]:
         nodes: list[ast.AST] = [a.node for a in self.model.accesses if a.tile is not None]
         nodes += [n for n, _, _ in self._creations()]
-        inside = []
         for n in nodes:
-            up = n
-            while up is not None and up is not self.planner.kernel:
-                up = self.resolver.parents.get(up)
-            if up is None:
+            if not self.resolver.is_inside(n, self.planner.kernel):
                 raise Unplanned(n, "a tile that is made or loaded in a helper function", "move it into the kernel")
-            inside.append(n)
-        return inside
+        return nodes
 
     # -- stages -------------------------------------------------------------------------------
 
@@ -176,7 +169,7 @@ class _Emission:
             self.add(act.RemoveStatement(self.span(planned.sum)))
         else:
             self.add(act.RegisterDot(self.span(dot.node), planner.part, left, right, "", planned.turn))
-            product_right = isinstance(planned.sum, ast.AugAssign) or planner.inside(dot.node, planned.sum.right)  # type: ignore[union-attr]
+            product_right = isinstance(planned.sum, ast.AugAssign) or self.resolver.is_inside(dot.node, planned.sum.right)  # type: ignore[union-attr]
             self.add(act.AddToDot(self.span(planned.sum), product_right))
 
     def _around(self, operand: ast.expr, by_call: bool, spill: bool) -> str:

@@ -13,10 +13,11 @@ import ast
 
 from . import actions as act
 from .dot_plan import Unplanned
+from .model.text import call_lines
 from .names import MOSAIC, walk
 from .plan_calls import unused_statements
 from .plan_dot_launch import Translator, num_stages_of, unused_partial
-from .staged_plan import Ring, filled
+from .staged_plan import Ring
 from .tile_axes import operand_root
 from .values import Array
 
@@ -43,6 +44,13 @@ class _Launch:
         self.args = site.invocation.args if site.invocation is not None else []
         if not self.args or not all(isinstance(a, ast.Name) for a in self.args) or site.invocation.keywords:
             raise Unplanned(site.call, "operands of a kernel with products that are not passed by name", "pallas_call(...)(q, k, v)")
+        names_taken = {"refs", "scratch", "program", "specs", "keywords", *(r.name for r in planner.rings)}
+        texts = [site.keywords[k] for k in ("in_specs", "out_specs") if k in site.keywords]
+        copied = {n.id for t in (*texts, *site.bound.values()) for n in walk(t) if isinstance(n, ast.Name)}
+        if taken := copied & names_taken:
+            raise Unplanned(site.call, f"the port needs the name {min(taken)}", "rename it")
+        if planner.loads_name in self.group.resolver.names_bound_anywhere():
+            raise Unplanned(site.call, f"the port needs the name {planner.loads_name}", "rename it")
         refs = {r.position: r.name for r in self.group.model.refs}
         self.translate = Translator(self.group, site, [refs.get(i, "") for i in range(max(refs) + 1)], self.group.inputs)
 
@@ -79,7 +87,7 @@ class _Launch:
         lines += [f"  specs = {specs}"] if len(specs) > 40 else []
         lines.append(f"  refs = _block_views(refs, {'specs' if len(specs) > 40 else specs}, program)")
         given = [f"{self.planner.program}=program", *(f"{n}=_Ring(*{n})" for n in ring_names)]
-        lines += filled("  keywords = dict", [*given, *(f"{k}={ast.unparse(v)}" for k, v in site.bound.items())])
+        lines += call_lines("  keywords = dict", [*given, *(f"{k}={ast.unparse(v)}" for k, v in site.bound.items())])
         lines += [
             "  _specialize(", f"      {tile}.warpgroups,",
             f"      lambda: {self.planner.loads_name}(*refs, **keywords),",
@@ -93,8 +101,7 @@ class _Launch:
             extra.append(("kernel_name", ast.unparse(site.keywords["name"])))
         result: list[act.Action] = [act.RemoveStatement(group.span(u)) for u in (*unused_statements(site, group.resolver, keep_specs=True), *unused_partial(site, group.resolver))]
         result.append(act.StagedLines(group.span(statement), tuple(lines), apart=True))
-        names = tuple(axes)
-        result.append(act.Launch(group.span(site.call), body, self.call.grid, names, tuple(extra), reverse=True))
+        result.append(act.Launch(group.span(site.call), body, self.call.grid, tuple(axes), tuple(extra), reverse=True))
         return result
 
     def _checks(self) -> list[str]:
@@ -162,8 +169,7 @@ class _Launch:
         return f"_swizzle({self._array(ring.operands[0])}.dtype.itemsize, 64, {', '.join(dict.fromkeys(minors))})"
 
     def _position(self, at: int, axis: str, lax: str) -> str:
-        uppers = [self.planner.text(r.loop.upper) for r in self.planner.rings if r.loop is not None]
-        if any(self._depends(r.loop.upper, at) for r in self.planner.rings if r.loop is not None) and uppers:
+        if any(self._depends(r.loop.upper, at) for r in self.planner.rings if r.loop is not None):
             return f'{lax}.axis_size("{axis}") - 1 - {lax}.axis_index("{axis}")'  # longest first
         return f'{lax}.axis_index("{axis}")'
 

@@ -1,6 +1,6 @@
 """The plan of a kernel whose products are mixed with register work, as data.
 
-``plan_staged.py`` fills a ``StagedPlan``; its actions carry the texts that the rewrites insert.
+``plan_staged.py`` fills it, ``staged_emission.py`` and ``staged_launch.py`` turn it into actions.
 """
 
 from __future__ import annotations
@@ -81,18 +81,3 @@ class RegisterDot:
     sum: ast.AST | None = None
     target: str = ""
     turn: bool = False
-
-
-def filled(head: str, arguments: list[str], end: str = "") -> list[str]:
-    """``head(arguments)`` on one line, or with the arguments filled into lines of their own."""
-    one_line = f"{head}({', '.join(arguments)}){end}"
-    if len(one_line) <= 88:
-        return [one_line]
-    indent = " " * (len(head) - len(head.lstrip()))
-    lines, line = [f"{head}("], f"{indent}    "
-    for argument in arguments:
-        if line.strip() and len(line) + len(argument) > 88:
-            lines.append(line.rstrip())
-            line = f"{indent}    "
-        line += f"{argument}, "
-    return [*lines, line.rstrip().removesuffix(","), f"{indent}){end}"]

@@ -378,28 +378,13 @@ def _specialize(warpgroups, loads, compute):
     compute()
 
 
-def _divided(spills, warpgroups):
-  """(shape, dtype) of one warpgroup's part of each computed operand."""
-  shares = lambda shape, axis: tuple(n // warpgroups if d == axis else n for d, n in enumerate(shape))
-  return [(shares(shape, axis), dtype) for shape, axis, dtype in spills]
+class _Rows:
+  """Compute warpgroups that divide dimensions of a block, and their computed operands in shared memory."""
 
-
-class _Tcgen05Rows:
-  """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
-
-  columns: extents of the products' columns. spills: (shape, axis that is divided or None, dtype) of computed operands,
-  which pass through shared memory.
-  """
-
-  layout = plgpu.Layout.TCGEN05
-
-  def __init__(self, rows, columns, spills=()):
-    if any(n % 128 for n in rows) or any(n % 16 or n > 256 for n in columns):
-      raise ValueError(f"tcgen05 needs multiples of 128 rows and of 16 up to 256 columns, not {rows} x {columns}")
-    self.warpgroups = 2 if rows and not any(n % 256 for n in rows) else 1
-    if any(n // self.warpgroups > 128 for n in rows):
-      raise ValueError(f"{rows} rows do not fit {self.warpgroups} warpgroups: use smaller blocks")
-    self.columns, self.spills = max(columns), _divided(spills, self.warpgroups)
+  def divide(self, spills):
+    """Notes one warpgroup's part of each computed operand: (shape, axis that is divided or None, dtype)."""
+    shares = lambda shape, axis: tuple(n // self.warpgroups if d == axis else n for d, n in enumerate(shape))
+    self.spills = [(shares(shape, axis), dtype) for shape, axis, dtype in spills]
 
   def empty_barrier(self, stages):
     return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
@@ -407,26 +392,15 @@ class _Tcgen05Rows:
   def scratch_bytes(self):
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.spills) * self.warpgroups
 
-  def scratch(self):
-    """The accumulator of each warpgroup (products are read before the next one starts), computed operands."""
-    wgs = self.warpgroups
-    return (
-        plgpu.TMEM((128, wgs * self.columns), jnp.float32),
-        plgpu.Barrier(num_barriers=wgs, orders_tensor_core=True),
-        [plgpu.SMEM((wgs, *shape), dtype) for shape, dtype in self.spills],
-    )
-
-  def part(self, scratch):
-    """What the calling warpgroup computes."""
-    return _Tcgen05RowsPart(self, lax.axis_index("wg"), *scratch)
+  def spill_scratch(self):
+    return [plgpu.SMEM((self.warpgroups, *shape), dtype) for shape, dtype in self.spills]
 
 
-class _Tcgen05RowsPart:
+class _RowsPart:
   """One warpgroup's part of the divided dimensions."""
 
-  def __init__(self, tile, wg, accumulator, done, spills):
+  def __init__(self, tile, wg, spills):
     self.tile, self.wg, self.layout = tile, wg, tile.layout
-    self.accumulator, self.done = accumulator, done.at[wg]
     self.spills = [s.at[wg] for s in spills]
 
   def rows(self, extent):
@@ -448,6 +422,46 @@ class _Tcgen05RowsPart:
     buffer[...] = x
     plgpu.commit_smem()
     return buffer
+
+
+class _Tcgen05Rows(_Rows):
+  """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
+
+  columns: extents of the products' columns. spills: (shape, axis that is divided or None, dtype) of computed operands,
+  which pass through shared memory.
+  """
+
+  layout = plgpu.Layout.TCGEN05
+
+  def __init__(self, rows, columns, spills=()):
+    if any(n % 128 for n in rows) or any(n % 16 or n > 256 for n in columns):
+      raise ValueError(f"tcgen05 needs multiples of 128 rows and of 16 up to 256 columns, not {rows} x {columns}")
+    self.warpgroups = 2 if rows and not any(n % 256 for n in rows) else 1
+    if any(n // self.warpgroups > 128 for n in rows):
+      raise ValueError(f"{rows} rows do not fit {self.warpgroups} warpgroups: use smaller blocks")
+    self.columns = max(columns)
+    self.divide(spills)
+
+  def scratch(self):
+    """The accumulator of each warpgroup (products are read before the next one starts), computed operands."""
+    wgs = self.warpgroups
+    return (
+        plgpu.TMEM((128, wgs * self.columns), jnp.float32),
+        plgpu.Barrier(num_barriers=wgs, orders_tensor_core=True),
+        self.spill_scratch(),
+    )
+
+  def part(self, scratch):
+    """What the calling warpgroup computes."""
+    return _Tcgen05RowsPart(self, lax.axis_index("wg"), *scratch)
+
+
+class _Tcgen05RowsPart(_RowsPart):
+  """One warpgroup's part of the divided dimensions."""
+
+  def __init__(self, tile, wg, accumulator, done, spills):
+    super().__init__(tile, wg, spills)
+    self.accumulator, self.done = accumulator, done.at[wg]
 
   def dot(self, a, b, acc=None):
     """`a @ b` (+ `acc`) in float32 registers; both operands in shared memory."""

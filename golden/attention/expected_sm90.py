@@ -378,29 +378,13 @@ def _specialize(warpgroups, loads, compute):
     compute()
 
 
-def _divided(spills, warpgroups):
-  """(shape, dtype) of one warpgroup's part of each computed operand."""
-  shares = lambda shape, axis: tuple(n // warpgroups if d == axis else n for d, n in enumerate(shape))
-  return [(shares(shape, axis), dtype) for shape, axis, dtype in spills]
+class _Rows:
+  """Compute warpgroups that divide dimensions of a block, and their computed operands in shared memory."""
 
-
-class _WgmmaRows:
-  """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 128.
-
-  columns: extents of the products' columns. turns: whether two warpgroups take turns at the tensor
-  core. spills: (shape, axis that is divided or None, dtype) of computed operands that pass through shared memory.
-  """
-
-  layout = plgpu.Layout.WGMMA
-
-  def __init__(self, rows, columns, turns=False, spills=()):
-    if any(n % 64 for n in rows) or any(n % 8 or n > 256 for n in columns):
-      raise ValueError(f"wgmma needs multiples of 64 rows and of 8 up to 256 columns, not {rows} x {columns}")
-    self.warpgroups = 2 if rows and not any(n % 128 for n in rows) else 1
-    if any(n // self.warpgroups > 128 for n in rows):
-      raise ValueError(f"{rows} rows do not fit the registers of {self.warpgroups} warpgroups: use smaller blocks")
-    self.turns = turns and self.warpgroups == 2
-    self.spills = _divided(spills, self.warpgroups)
+  def divide(self, spills):
+    """Notes one warpgroup's part of each computed operand: (shape, axis that is divided or None, dtype)."""
+    shares = lambda shape, axis: tuple(n // self.warpgroups if d == axis else n for d, n in enumerate(shape))
+    self.spills = [(shares(shape, axis), dtype) for shape, axis, dtype in spills]
 
   def empty_barrier(self, stages):
     return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
@@ -408,24 +392,15 @@ class _WgmmaRows:
   def scratch_bytes(self):
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.spills) * self.warpgroups
 
-  def scratch(self):
-    """The barrier of the turns, computed operands that pass through shared memory."""
-    wgs = self.warpgroups
-    return (
-        plgpu.Barrier(num_arrivals=wgs),
-        [plgpu.SMEM((wgs, *shape), dtype) for shape, dtype in self.spills],
-    )
-
-  def part(self, scratch):
-    """What the calling warpgroup computes."""
-    return _WgmmaRowsPart(self, lax.axis_index("wg"), *scratch)
+  def spill_scratch(self):
+    return [plgpu.SMEM((self.warpgroups, *shape), dtype) for shape, dtype in self.spills]
 
 
-class _WgmmaRowsPart:
+class _RowsPart:
   """One warpgroup's part of the divided dimensions."""
 
-  def __init__(self, tile, wg, turn, spills):
-    self.tile, self.wg, self.turn, self.layout = tile, wg, turn, tile.layout
+  def __init__(self, tile, wg, spills):
+    self.tile, self.wg, self.layout = tile, wg, tile.layout
     self.spills = [s.at[wg] for s in spills]
 
   def rows(self, extent):
@@ -447,6 +422,41 @@ class _WgmmaRowsPart:
     buffer[...] = x
     plgpu.commit_smem()
     return buffer
+
+
+class _WgmmaRows(_Rows):
+  """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 128.
+
+  columns: extents of the products' columns. turns: whether two warpgroups take turns at the tensor
+  core. spills: (shape, axis that is divided or None, dtype) of computed operands that pass through shared memory.
+  """
+
+  layout = plgpu.Layout.WGMMA
+
+  def __init__(self, rows, columns, turns=False, spills=()):
+    if any(n % 64 for n in rows) or any(n % 8 or n > 256 for n in columns):
+      raise ValueError(f"wgmma needs multiples of 64 rows and of 8 up to 256 columns, not {rows} x {columns}")
+    self.warpgroups = 2 if rows and not any(n % 128 for n in rows) else 1
+    if any(n // self.warpgroups > 128 for n in rows):
+      raise ValueError(f"{rows} rows do not fit the registers of {self.warpgroups} warpgroups: use smaller blocks")
+    self.turns = turns and self.warpgroups == 2
+    self.divide(spills)
+
+  def scratch(self):
+    """The barrier of the turns, computed operands."""
+    return plgpu.Barrier(num_arrivals=self.warpgroups), self.spill_scratch()
+
+  def part(self, scratch):
+    """What the calling warpgroup computes."""
+    return _WgmmaRowsPart(self, lax.axis_index("wg"), *scratch)
+
+
+class _WgmmaRowsPart(_RowsPart):
+  """One warpgroup's part of the divided dimensions."""
+
+  def __init__(self, tile, wg, turn, spills):
+    super().__init__(tile, wg, spills)
+    self.turn = turn
 
   def dot(self, a, b, acc=None, turn=False):
     """`a @ b` (+ `acc`) in float32 registers; `b` in shared memory, `a` there or in registers.

@@ -1,16 +1,14 @@
 """Support code for kernels that mix products with register work, in its form for sm100."""
 
-import math
-
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from .rows import _divided
+from .rows import _Rows, _RowsPart
 
 
-class _Tcgen05Rows:
+class _Tcgen05Rows(_Rows):
   """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
 
   columns: extents of the products' columns. spills: (shape, axis that is divided or None, dtype) of computed operands,
@@ -25,13 +23,8 @@ class _Tcgen05Rows:
     self.warpgroups = 2 if rows and not any(n % 256 for n in rows) else 1
     if any(n // self.warpgroups > 128 for n in rows):
       raise ValueError(f"{rows} rows do not fit {self.warpgroups} warpgroups: use smaller blocks")
-    self.columns, self.spills = max(columns), _divided(spills, self.warpgroups)
-
-  def empty_barrier(self, stages):
-    return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
-
-  def scratch_bytes(self):
-    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.spills) * self.warpgroups
+    self.columns = max(columns)
+    self.divide(spills)
 
   def scratch(self):
     """The accumulator of each warpgroup (products are read before the next one starts), computed operands."""
@@ -39,7 +32,7 @@ class _Tcgen05Rows:
     return (
         plgpu.TMEM((128, wgs * self.columns), jnp.float32),
         plgpu.Barrier(num_barriers=wgs, orders_tensor_core=True),
-        [plgpu.SMEM((wgs, *shape), dtype) for shape, dtype in self.spills],
+        self.spill_scratch(),
     )
 
   def part(self, scratch):
@@ -47,33 +40,12 @@ class _Tcgen05Rows:
     return _Tcgen05RowsPart(self, lax.axis_index("wg"), *scratch)
 
 
-class _Tcgen05RowsPart:
+class _Tcgen05RowsPart(_RowsPart):
   """One warpgroup's part of the divided dimensions."""
 
   def __init__(self, tile, wg, accumulator, done, spills):
-    self.tile, self.wg, self.layout = tile, wg, tile.layout
+    super().__init__(tile, wg, spills)
     self.accumulator, self.done = accumulator, done.at[wg]
-    self.spills = [s.at[wg] for s in spills]
-
-  def rows(self, extent):
-    """This warpgroup's part of a dimension."""
-    size = extent // self.tile.warpgroups
-    return pl.ds(self.wg * size if self.tile.warpgroups > 1 else 0, size)
-
-  def indices(self, part, axis):
-    """The indices of a dimension (an extent), or of a part of it, which tiles have along `axis`."""
-    part = part if isinstance(part, pl.Slice) else pl.ds(0, part)
-    layout = self.layout.reduce(1 - axis)
-    return part.start + plgpu.broadcasted_iota(jnp.int32, (part.size,), 0, layout=layout)
-
-  def spill(self, x):
-    """A computed operand, in shared memory."""
-    buffer = next(s for s in self.spills if s.shape == x.shape)
-    if buffer.dtype != x.dtype:
-      raise ValueError(f"a product of {x.dtype} and {buffer.dtype}: give both operands one dtype")
-    buffer[...] = x
-    plgpu.commit_smem()
-    return buffer
 
   def dot(self, a, b, acc=None):
     """`a @ b` (+ `acc`) in float32 registers; both operands in shared memory."""

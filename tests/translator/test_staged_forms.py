@@ -69,10 +69,32 @@ def diagnosis(form: str, old: str, new: str) -> str:
     return next(d.reason for d in site.diagnostics if d.blocks)
 
 
+FULL = """k = k_ref[pl.ds(t * bk, bk), :]
+        v = v_ref[pl.ds(t * bk, bk), :]
+        p = jnp.exp2("""
+
+
 @pytest.mark.parametrize("form, old, new, reason", [
+    pytest.param("two_loops", FULL, FULL.replace("pl.ds(t * bk, bk), :]\n        v", "ks, :]\n        ks = pl.ds(0, bk)\n        v").replace("k = k_ref", "ks = pl.ds(t * bk, bk)\n        k = k_ref"), "ks is assigned again", id="index-rebound"),
+    pytest.param("two_loops", FULL, f"t = t * 1\n        {FULL}", "t counts the loop's steps", id="step-rebound"),
+    pytest.param("two_loops", "o_ref[...] = (acc", "o_ref[0, 0] = l[0]\n    o_ref[...] = (acc".replace("l[0]", "1.0"), "a store of one element", id="element-stored"),
+    pytest.param("two_loops", "bq=128, bk=64", "bq=128, bk=scratch", "the port needs the name scratch", id="name-of-the-launch"),
+    pytest.param("two_loops", "def kernel(", "def kernel_loads():\n    pass\n\n\ndef kernel(", "the port needs the name kernel_loads", id="name-of-the-loads"),
+    pytest.param("two_loops", "whole = (i * bq) // bk", "whole = (i * bq) // bk + pl.num_programs(0)", "num_programs", id="num-programs"),
+    pytest.param("bias_and_weights", "scale = jnp.exp2(m - m_new)", "scale = jnp.exp2(m - m_new) + jnp.argmax(s, axis=1)", "argmax beside", id="argmax"),
+    pytest.param("transposed_product", "jnp.dot(p.astype(do.dtype).T, do)", "jnp.dot(p.astype(do.dtype).T, do * 2)", "two computed operands", id="both-computed"),
     pytest.param("two_loops", "lax.fori_loop(whole, pl.cdiv((i + 1) * bq, bk), masked", "lax.fori_loop(whole, pl.cdiv((i + 1) * bq, bk), full", "two loops", id="one-body-twice"),
     pytest.param("bias_and_weights", "m_new = jnp.maximum(m, jnp.max(s, axis=1))", "m_new = jnp.maximum(m, jnp.max(s, axis=1)) + jnp.max(jnp.sum(s, axis=0))", "across the warps", id="reduction-across-warps"),
     pytest.param("transposed_product", "def step(t, dv):\n", "def step(t, dv):\n        if bq > 3:\n            pass\n        rows = pl.ds(0, bk)\n        rows = pl.ds(jnp.sum(dv), bk)\n", "", id="address-from-the-carry"),
 ])
 def test_forms_that_stay(form, old, new, reason):
     assert reason in diagnosis(form, old, new) or not reason
+
+
+def test_address_that_is_set_between_body_and_loop():
+    """The slice keeps what the loop's body reads, also where that is assigned behind the body."""
+    text = only("transposed_product").replace("pl.ds(t * bk, bk)", "pl.ds(t * bk + offset, bk)").replace(
+        "    dv = lax.fori_loop(", "    offset = pl.program_id(0) * 0\n    dv = lax.fori_loop(")
+    result = port(Source("kernel.py", text), "sm90", Options())
+    loads = result.text[result.text.index("def kernel_loads("):result.text.index("def kernel(")]
+    assert "offset = program[0] * 0" in loads

@@ -25,3 +25,21 @@ def tuple_text(dims: tuple[str, ...]) -> str:
     if not dims or not all(dims):
         return ""
     return f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
+
+
+_WIDTH = 88
+
+
+def call_lines(head: str, arguments: list[str], end: str = "") -> list[str]:
+    """``head(arguments)`` on one line, or with the arguments filled into lines of their own."""
+    one_line = f"{head}({', '.join(arguments)}){end}"
+    if len(one_line) < _WIDTH:
+        return [one_line]
+    indent = " " * (len(head) - len(head.lstrip()))
+    lines, line = [f"{head}("], f"{indent}    "
+    for argument in arguments:
+        if line.strip() and len(line) + len(argument) > _WIDTH:
+            lines.append(line.rstrip())
+            line = f"{indent}    "
+        line += f"{argument}, "
+    return [*lines, line.rstrip().removesuffix(","), f"{indent}){end}"]
