@@ -204,7 +204,7 @@ class _Editor:
             last = self._last_of_block(statement)
             return _Place(start, self.offsets[last - 1] + len(self.lines[last - 1].removesuffix("\r")), "function", self._indent_at(start))
         start, end = self._offset(*span[:2]), self._offset(*span[2:])
-        if isinstance(statement, (ast.Assign, ast.AugAssign)) and span_of(statement, self.lines) == span:
+        if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return)) and span_of(statement, self.lines) == span:
             return _Place(start, end, "small", self._indent_at(start))
         return _Place(*self._with_parentheses(start, end), "expression", self._indent_at(start))
 

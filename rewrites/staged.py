@@ -76,6 +76,7 @@ class Staged(Rule):
     nodes = {
         actions.StagedParameters: (cst.FunctionDef,),
         actions.StagedTarget: (cst.Assign,),
+        actions.StagedReturn: (cst.Return,),
         actions.StagedText: (cst.BaseExpression,),
         actions.StagedOffset: (cst.Call,),
         actions.StagedCondition: (cst.BaseExpression,),
@@ -103,6 +104,8 @@ class Staged(Rule):
             case actions.StagedTarget():
                 target = node.targets[0].with_changes(target=cst.Name(action.name))  # type: ignore[attr-defined]
                 return node.with_changes(targets=[target])
+            case actions.StagedReturn():
+                return cst.Assign([cst.AssignTarget(cst.Name(action.name))], node.value)  # type: ignore[attr-defined]
             case actions.StagedText():
                 return expression(action.text)
             case actions.StagedOffset():

@@ -441,6 +441,14 @@ class StagedTarget(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class StagedReturn(Action):
+    """``return value`` at ``span`` becomes ``name = value``; ``StagedLines`` return it behind."""
+
+    name: str
+    rule = "MG504"
+
+
+@dataclasses.dataclass(frozen=True)
 class StagedOffset(Action):
     """``jnp.arange(n)`` becomes ``(start + jnp.arange(n))``."""
 

@@ -145,7 +145,24 @@ class _Emission:
             returns = [n for n in walk(body) if isinstance(n, ast.Return) and self.resolver.scope_of(n).node is body]
             if len(returns) != 1 or returns[0] is not body.body[-1]:  # type: ignore[union-attr]
                 raise Unplanned(body, "a loop body with several returns")
-            self.add(act.StagedLines(self.span(returns[0]), (f"{ring.name}.release({ring.step})",)))
+            self._release(ring, returns[0])
+
+    def _release(self, ring: Ring, returned: ast.Return) -> None:
+        """Gives a stage back once all of the loop's body has read it, what it returns included."""
+        release = f"{ring.name}.release({ring.step})"
+        names = {load.name for load in ring.loads}
+        if not any(self._reads_stage(n, names) for n in walk(returned)):
+            self.add(act.StagedLines(self.span(returned), (release,)))
+            return
+        result = self.planner.fresh.pick("carry", "carried", "next_carry")
+        self.add(act.StagedReturn(self.span(returned), result))
+        self.add(act.StagedLines(self.span(returned), (release, f"return {result}"), after=True))
+
+    def _reads_stage(self, node: ast.AST, names: set[str]) -> bool:
+        """Whether an expression has a load or product, calls something with a stage, or names one."""
+        if any(node is dot.dot.node for dot in self.planner.dots) or any(node is a.node for a in self.planner.staged):
+            return True
+        return isinstance(node, ast.Name) and node.id in names and not isinstance(self.resolver.parents[node], ast.Attribute)
 
     def _read(self, load) -> str:
         """A stage, or a warpgroup's part of it, in registers."""

@@ -98,3 +98,14 @@ def test_address_that_is_set_between_body_and_loop():
     result = port(Source("kernel.py", text), "sm90", Options())
     loads = result.text[result.text.index("def kernel_loads("):result.text.index("def kernel(")]
     assert "offset = program[0] * 0" in loads
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("form", FORMS)
+def test_stage_is_given_back_after_its_last_reader(form, target):
+    """Interpret mode sees a copy into a stage in use only where the two happen to overlap."""
+    text = port(Source("kernel.py", only(form)), target, Options()).text
+    returned = re.findall(r"\.release\(.*\)\n *return (.*)\n", text)
+    assert returned
+    for value in returned:
+        assert not re.search(r"\bpart\.|\bplgpu\.|_tile\b", value), value
