@@ -266,7 +266,39 @@ class Resolver:
             return None
         if len(found[1]) == 1:
             return found[1][0]
-        return self._reaching(name, found[1]) if found[0] is scope else None
+        if found[0] is scope:
+            return self._reaching(name, found[1])
+        seen = self.visible(name)
+        return seen[0] if len(seen) == 1 else None
+
+    def visible(self, name: ast.Name) -> list[Binding]:
+        """The bindings of a name that the run of its scope which comes to ``name`` can make.
+
+        What stands in one branch of an ``if``, functions that are defined there too, sees nothing that
+        the other branch binds, whenever it is called, unless a loop runs through both.
+        """
+        found = self.scope_of(name).find(name.id)
+        if found is None or len(found[1]) == 1:
+            return found[1] if found else []
+        scope, bindings = found
+        taken: dict[ast.AST, str] = {}
+        child, parent = name, self.parents.get(name)
+        while parent is not None and child is not scope.node:
+            if isinstance(parent, ast.If) and child is not parent.test:
+                taken[parent] = "body" if child in parent.body else "orelse"
+            elif isinstance(parent, (ast.For, ast.AsyncFor, ast.While)) and self.scope_of(parent) is scope:
+                taken = {}
+            child, parent = parent, self.parents.get(parent)
+        return [b for b in bindings if not self._in_other_branch(b.place or b.node, taken)]
+
+    def _in_other_branch(self, node: ast.AST | None, taken: dict[ast.AST, str]) -> bool:
+        child = node
+        while child is not None:
+            parent = self.parents.get(child)
+            if parent in taken and child in getattr(parent, "orelse" if taken[parent] == "body" else "body"):
+                return True
+            child = parent
+        return False
 
     def _reaching(self, use: ast.AST, bindings: list[Binding]) -> Binding | None:
         """The last binding before ``use``, if it is made on every path to it."""
@@ -330,14 +362,14 @@ class Resolver:
             return f"{base}.{node.attr}" if base else None
         if not isinstance(node, ast.Name):
             return None
-        found = self.scope_of(node).find(node.id)
-        if found is None:
-            return None
-        targets = {b.target for b in found[1] if b.kind == "import"}
-        if len(targets) == 1 and all(b.kind == "import" for b in found[1]):
+        bindings = self.visible(node)
+        if any(b.kind == "import" for b in bindings):  # None in place of a module that is not there has no use
+            bindings = [b for b in bindings if not (isinstance(b.node, ast.Constant) and b.node.value is None)]
+        targets = {b.target for b in bindings if b.kind == "import"}
+        if len(targets) == 1 and all(b.kind == "import" for b in bindings):
             return targets.pop()
-        if len(found[1]) == 1 and found[1][0].kind == "value":
-            return self._dotted(found[1][0].node, depth + 1)
+        if len(bindings) == 1 and bindings[0].kind == "value":
+            return self._dotted(bindings[0].node, depth + 1)
         return None
 
     def value(self, node: ast.expr, depth: int = 0) -> ast.expr | FunctionNode:

@@ -333,8 +333,8 @@ def _changed_names(site: CallSite, copied: list[ast.Name], hidden: set[str], res
             problems.append(("C202", name, f"{name.id} means something else beside the call", "write the spec beside the call"))
         elif name.id in hidden:
             problems.append(("C202", name, f"{name.id} is a parameter of the kernel too", "rename one of them"))
-        elif there is not None and len(there[1]) > 1 and (there[0].node is not resolver.tree or resolver.scope_of(name).node is resolver.tree):
-            later = [resolver.statement_of(b.place or b.node) for b in there[1] if b.kind != "parameter"]  # type: ignore[arg-type]
+        elif len(seen := resolver.visible(name)) > 1 and (there[0].node is not resolver.tree or resolver.scope_of(name).node is resolver.tree):  # type: ignore[index]
+            later = [resolver.statement_of(b.place or b.node) for b in seen if b.kind != "parameter"]  # type: ignore[arg-type]
             if any(p.lineno > resolver.statement_of(name).lineno for p in later):
                 problems.append(("C202", name, f"{name.id} is assigned again after this", "use another name"))
         elif site.invocation is None and any(p is not None and _in_loop(p, site.call, resolver) for p in places):

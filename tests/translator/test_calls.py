@@ -249,3 +249,39 @@ def run(x):
 """
     one, two = computes(source, X)
     assert np.array_equal(one, X * 2) and np.array_equal(two, X + 1)
+
+
+# -- kernels that a branch chooses --------------------------------------------------------------------
+
+OF_ONE_NAME = HEAD + """
+def launcher(shape, by_rows):
+    if by_rows:
+        tile = shape[1]
+
+        def kernel(x_ref, o_ref):
+            i = pl.program_id(0)
+            o_ref[i, pl.ds(0, tile)] = jnp.cumsum(x_ref[i, pl.ds(0, tile)])
+
+        def launch(x):
+            return pl.pallas_call(kernel, grid=(shape[0],), out_shape=like(x), compiler_params=CP)(x)
+    else:
+        tile = shape[0]
+
+        def kernel(x_ref, o_ref):
+            j = pl.program_id(0)
+            o_ref[pl.ds(0, tile), j] = x_ref[pl.ds(0, tile), j] * 2
+
+        def launch(x):
+            return pl.pallas_call(kernel, grid=(shape[1],), out_shape=like(x), compiler_params=CP)(x)
+    return launch
+
+
+def run(x):
+    return launcher(x.shape, True)(x) + launcher(x.shape, False)(x)
+"""
+
+
+def test_kernels_of_one_name_in_two_branches():
+    """Each call sees the kernel of its own branch."""
+    x = X.reshape(32, 64)
+    assert np.allclose(computes(OF_ONE_NAME, x), np.cumsum(x, 1) + 2 * x, atol=1e-4)
