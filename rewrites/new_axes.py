@@ -8,7 +8,9 @@ numbers both rows and columns is computed twice, since an array has one layout.
 
 Blocks of extent 1 along one axis, `(M, 1)` beside tiles, are loaded and stored at rank 1 as well (MG201, MG202).
 
-Does not cover: thin arrays that are stored by index vectors, reduced again or reshaped.
+Reduced once more with `keepdims=True`, a thin array becomes a number.
+
+Does not cover: thin arrays that are stored by index vectors or reshaped, numbers made so that are stored.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ class NewAxes(Rule):
     title = "keepdims and new axes move to where an array meets a tile"
     nodes = {
         actions.DropKeepdims: (cst.Call,),
+        actions.AxisOfThin: (cst.BaseExpression,),
+        actions.ThinShape: (cst.Tuple, cst.List),
         actions.DropNewAxis: (cst.Subscript, cst.Call),
         actions.RepeatIndices: (cst.Name,),
         actions.AddNewAxis: (cst.BaseExpression,),
@@ -67,6 +71,10 @@ def run(x):
                 return kept.with_changes(lpar=(*node.lpar, *kept.lpar), rpar=(*kept.rpar, *node.rpar))
             assert isinstance(node, cst.Subscript)
             return node.value.with_changes(lpar=(*node.lpar, *node.value.lpar), rpar=(*node.value.rpar, *node.rpar))
+        if isinstance(action, actions.ThinShape):
+            return expression(action.text)
+        if isinstance(action, actions.AxisOfThin):
+            return cst.Integer("0")
         if isinstance(action, actions.RepeatIndices):
             again = expression(action.text)
             plain = isinstance(again, (cst.Name, cst.Call))

@@ -154,6 +154,21 @@ class DropKeepdims(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class AxisOfThin(Action):
+    """The axis argument of a call on an array that has lost its dimension of extent 1 becomes 0."""
+
+    rule = "MG301"
+
+
+@dataclasses.dataclass(frozen=True)
+class ThinShape(Action):
+    """The shape of an array that is made loses its extents of 1: ``(1, n)`` becomes ``text``."""
+
+    text: str
+    rule = "MG301"
+
+
+@dataclasses.dataclass(frozen=True)
 class ReduceInTwoSteps(Action):
     """A sum over a whole tile becomes a sum over columns, then over rows. ``method``: the reduction."""
 

@@ -6,6 +6,9 @@ bodies once, both branches of conditionals, helpers of the same file at each cal
 reductions, thin arrays that must be expanded, square roots, dots, loops, and findings (what the
 model could not follow).  It decides nothing: the plan turns events into rewrites or diagnoses.
 
+An array of one row is a tile of its own, or a thin array if it meets tiles of more rows.  Where a
+walk finds that it does, the kernel is walked again with it thin from the start.
+
 Not covered: recursion, classes in kernels, ``global``; arrays of rank 3 or more keep their shape
 but are only followed through elementwise operations.
 """
@@ -29,12 +32,25 @@ def build_model(
 
     ref_dims: the shape of the ref at each position, where the specs tell its rank.
     """
+    thin: frozenset[ast.AST] = frozenset()
+    while True:
+        interpreter = _walk(sites, resolver, ref_dims, thin)
+        found = interpreter.made_thin()
+        if found <= thin:
+            return interpreter.model
+        thin |= found
+
+
+def _walk(
+    sites: Sequence[CallSite], resolver: Resolver, ref_dims: dict[int, tuple[str, ...]], thin: frozenset[ast.AST]
+) -> Interpreter:
+    """One walk over the kernel; ``thin``: see ``Interpreter``."""
     site = sites[0]
     kernel = site.kernel
     assert kernel is not None
     model = KernelModel(kernel, [])
     model.functions.add(kernel)
-    interpreter = Interpreter(model, resolver)
+    interpreter = Interpreter(model, resolver, thin)
     env: dict[str, Value] = {}
     args = kernel.args
     positional = [*args.posonlyargs, *args.args]
@@ -53,7 +69,7 @@ def build_model(
     for arg in args.kwonlyargs:
         env[arg.arg] = _static(arg.arg, sites, resolver)
     interpreter.run_kernel(kernel, env, ref_dims)
-    return model
+    return interpreter
 
 
 def _static(name: str, sites: Sequence[CallSite], resolver: Resolver) -> Value:

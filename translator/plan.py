@@ -608,7 +608,7 @@ class _Group:
         given = len(node.args) + support.method > 1 or any(k.arg == "axis" for k in node.keywords)
         if place is None:
             self.block("B109", node, f"{text} in a helper function", "move it into the kernel")
-        elif not name or value.thin_axis is not None or node.lineno < layouts.before.lineno:  # type: ignore[union-attr]
+        elif not name or node.lineno < layouts.before.lineno:  # type: ignore[union-attr]
             self.block("B120", node, f"{text}: its operand has no layout of its own", "load it from a ref")
         elif not given and value.rank != 1:  # type: ignore[union-attr]
             self.block("B112", node, f"{text}: over a whole tile", "give one literal axis")
@@ -638,6 +638,10 @@ class _Group:
             if strip.node in skip:
                 continue
             add(act.DropNewAxis(self.span(strip.node), strip.method))
+        for shape, text in model.thin_shapes.items():
+            add(act.ThinShape(self.span(shape), text))
+        for axis in model.thin_axes:
+            add(act.AxisOfThin(self.span(axis)))
         for node, text in model.repeats.items():
             add(act.RepeatIndices(self.span(node), text))
         dropped = {h.reduction.node for h in hoists}

@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 
 from . import actions as act
+from .alias_positions import alias_positions
 from .actions import span_of
 from .model.events import KernelModel
 from .names import GONE_MODULES, MOSAIC, PALLAS, Resolver, walk
@@ -56,6 +57,9 @@ class Sequence:
 class CallPlan:
     """``views``: the view that each kernel argument gets, None for the whole ref.
 
+    argument_names: what the emitted functions call the kernel's arguments. operand_names: and the operands
+    of a call whose results replace some of them.
+
     unless: the condition under which an argument is whole (or None) in spite of its view, or "".
     maps: lines that call index maps which are functions of the file.
     unused: assignments that only this call reads, and that the port makes superfluous.
@@ -64,6 +68,7 @@ class CallPlan:
 
     views: list[str | None] | None
     argument_names: list[str]
+    operand_names: list[str]
     grid: str
     grid_rank: int
     aliases: dict[int, int]
@@ -133,10 +138,7 @@ class CallPlan:
         lines += [f"  {line}" for line in self.positions(modules, axes)]
         arguments = self.arguments(self.argument_names)
         kernel, bound = self._kernel(site)
-        one_line = f"{kernel}({', '.join([*arguments, *bound])})"
-        call = [one_line]
-        if len(one_line) > 86:
-            call = [f"{kernel}(", *(f"    {a}," for a in (*arguments, *bound)), ")"]
+        call = _call_lines(kernel, [*arguments, *bound])
         lines += [f"  {line}" if line else "" for line in self.kernel_call(call, names, modules)]
         return lines
 
@@ -157,7 +159,8 @@ class CallPlan:
         inputs = self.argument_names[: group.inputs]
         outputs = self.argument_names[group.inputs :]
         source = {outputs[o]: inputs[i] for i, o in self.aliases.items()}
-        operands = [n.removesuffix("_ref") for n in inputs]
+        operands = self.operand_names
+        aliased = {o: operands[i] for i, o in self.aliases.items()}
         fresh = [o for o in outputs if o not in source]
         if not body:
             body = names.pick(f"{_plain_name(site)}_refs")
@@ -167,10 +170,10 @@ class CallPlan:
             if i in self.aliases:
                 head.append(f"  {operand} = {jax}.new_ref({operand})")
             passed.append(operand)
-        inner = ["", f"  def {body}({', '.join([*inputs, *fresh])}):"]
+        inner = ["", *(f"  {line}" for line in _call_lines(f"def {body}", [*inputs, *fresh], ":"))]
         inner += [f"    {line}" for line in self.positions(modules, axes)]
         arguments = self.arguments([source.get(n, n) for n in self.argument_names])
-        call = self.kernel_call([f"{kernel}({', '.join([*arguments, *bound])})"], names, modules)
+        call = self.kernel_call(_call_lines(kernel, [*arguments, *bound]), names, modules)
         inner += [*(f"    {line}" if line else "" for line in call), ""]
         out_type = self._fresh_out_type(site, outputs, fresh)
         keywords = [f"out_type={out_type}"]
@@ -181,11 +184,11 @@ class CallPlan:
         for k in ("interpret", "debug"):
             if k in site.keywords:
                 keywords.append(f"{k}={ast.unparse(site.keywords[k])}")
-        call = f"{plgpu}.kernel({body}, {', '.join(keywords)})({', '.join(passed)})"
+        lines = _call_lines(f"{'fresh = ' if fresh else ''}{plgpu}.kernel", [body, *keywords], f"({', '.join(passed)})")
         results = []
         for k, o in enumerate(outputs):
-            results.append(f"{source[o].removesuffix('_ref')}[...]" if o in source else f"fresh[{fresh.index(o)}]")
-        tail = [f"  fresh = {call}" if fresh else f"  {call}"]
+            results.append(f"{aliased[k]}[...]" if k in aliased else f"fresh[{fresh.index(o)}]")
+        tail = [f"  {line}" for line in lines]
         single = not isinstance(group.resolver.value(site.keywords["out_shape"]), (ast.List, ast.Tuple))
         tail.append(f"  return {results[0]}" if single else f"  return [{', '.join(results)}]")
         statement = group.resolver.statement_of(site.call)
@@ -196,9 +199,20 @@ class CallPlan:
         if not fresh:
             return "()"
         shapes = site.keywords["out_shape"]
-        elements = shapes.elts if isinstance(shapes, (ast.List, ast.Tuple)) else [shapes]
-        kept = [ast.unparse(e) for o, e in zip(outputs, elements) if o in fresh]
+        if isinstance(shapes, (ast.List, ast.Tuple)):
+            texts = [ast.unparse(e) for e in shapes.elts]
+        else:
+            texts = [f"{ast.unparse(shapes)}[{i}]" for i in range(len(outputs))]
+        kept = [text for o, text in zip(outputs, texts) if o in fresh]
         return f"[{', '.join(kept)}]"
+
+
+def _call_lines(function: str, arguments: list[str], end: str = "") -> list[str]:
+    """A call and what follows it, on one line or with a line for each argument."""
+    one_line = f"{function}({', '.join(arguments)}){end}"
+    if len(one_line) <= 86:
+        return [one_line]
+    return [f"{function}(", *(f"    {a}," for a in arguments), f"){end}"]
 
 
 def span_of_statement(statement: ast.stmt, lines: list[str]) -> act.Span:
@@ -264,6 +278,8 @@ def plan_call(
             names = names[: len(specs)]
             operands = _operand_texts(site, resolver)
             copied = _copied_names(site, specs, bool(model.dots))
+            if not model.dots:  # plan_dot_launch.py calls the arguments as the kernel does
+                names = _apart(names, {n.id for n in copied})
             letters = _letters(len(grid), {n.id for n in copied} | set(names))
             maps = _Maps({*letters, *names, *(n.id for n in copied)}, site.call, resolver)
             found = [
@@ -274,13 +290,15 @@ def plan_call(
                 problems += _changed_names(site, copied, set(names), resolver)
                 unless = [ast.unparse(s.unless) if s.unless is not None and v else "" for s, v in zip(specs, views)]
                 map_lines = tuple(maps.lines.values())
+    operand_names: list[str] = []
     if aliases:
-        operands = [n.removesuffix("_ref") for n in names[:inputs]]
         args = [ast.unparse(a) for a in site.invocation.args] if site.invocation is not None else []
-        hidden = {o for i, o in enumerate(operands) if i >= len(args) or args[i] != o}
         kept = [site.keywords[k] for k in ("out_shape", "grid", "name", "interpret", "debug") if k in site.keywords]
         copied = [*_copied_names(site, specs or [], bool(model.dots)), *(n for k in kept for n in walk(k) if isinstance(n, ast.Name))]
-        problems += _changed_names(site, copied, hidden, resolver)
+        operand_names = [n.removesuffix("_ref") for n in names[:inputs]]
+        taken = {n.id for n in copied} - {o for o, a in zip(operand_names, args) if o == a}
+        operand_names = _apart(operand_names, taken | set(names), "_in")
+        problems += _changed_names(site, copied, set(), resolver)
     if model.dots and views is None:
         problems += _changed_names(site, _copied_names(site, specs or [], True), set(names), resolver)
     if views is not None or aliases or model.dots:
@@ -291,7 +309,17 @@ def plan_call(
         problems += _changed_names(site, [n for g in grid for n in walk(g) if isinstance(n, ast.Name)], set(), resolver)
     if site.decorates and views is not None:
         problems.append(("C202", site.call, "block specs on a decorated kernel", "call pallas_call as a function"))
-    return CallPlan(views, names, site.grid_text, len(grid), aliases, unused_statements(site, resolver), letters, unless, map_lines), problems
+    return CallPlan(views, names, operand_names, site.grid_text, len(grid), aliases, unused_statements(site, resolver), letters, unless, map_lines), problems
+
+
+def _apart(names: list[str], taken: set[str], ending: str = "_ref") -> list[str]:
+    """The names, with those that are taken renamed."""
+    found: list[str] = []
+    for name in names:
+        while name in taken or name in found:
+            name += ending
+        found.append(name)
+    return found
 
 
 def _letters(rank: int, taken: set[str]) -> tuple[str, ...]:
@@ -445,13 +473,11 @@ def _read_aliases(site: CallSite, resolver: Resolver, problems: list[Problem]) -
     node = site.keywords.get("input_output_aliases")
     if node is None:
         return {}
-    value = resolver.value(node)
-    if isinstance(value, ast.Dict):
-        pairs = list(zip(value.keys, value.values))
-        if all(isinstance(k, ast.Constant) and isinstance(v, ast.Constant) for k, v in pairs):
-            return {k.value: v.value for k, v in pairs}  # type: ignore[union-attr]
-    problems.append(("C203", node, "input_output_aliases that are not a literal dictionary", "write the dictionary out"))
-    return {}
+    found = alias_positions(node, site.in_specs, resolver)
+    if found is None:
+        problems.append(("C203", node, "input_output_aliases that cannot be read, or whose positions shift with an operand that may be None",
+                         "write a dictionary of numbers, or one call for each case"))
+    return found or {}
 
 
 def _argument_names(site: CallSite, model: KernelModel) -> list[str]:

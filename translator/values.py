@@ -40,12 +40,14 @@ class Scalar(Value):
     text: an expression for it in the kernel's scope, "" if it is not static.
     expr: how it was computed, with local names replaced by what they hold; ``program_id(0)`` and
         loop variables stand for themselves. Equal texts are equal numbers. "" if not known.
+    ones: in the source it is an array of so many dimensions of extent 1, as ``keepdims`` makes them.
     """
 
     static: bool = False
     terms: tuple[str, ...] = (UNKNOWN_FACTOR,)
     text: str = ""
     expr: str = ""
+    ones: int = 0
 
     def __post_init__(self) -> None:
         if self.static and not self.expr:

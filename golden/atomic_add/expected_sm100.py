@@ -483,9 +483,18 @@ def split_sum(x):
         def split_sum_kernel_blocks(x_ref, zero_ref):
             i = lax.axis_index("i")
             j = lax.axis_index("j")
-            split_sum_kernel(x_ref.at[pl.ds(i * ROWS, ROWS), pl.ds(j * COLUMNS, COLUMNS)], zero_ref.at[pl.ds(0, rows)], zero_ref)
+            split_sum_kernel(
+                x_ref.at[pl.ds(i * ROWS, ROWS), pl.ds(j * COLUMNS, COLUMNS)],
+                zero_ref.at[pl.ds(0, rows)],
+                zero_ref,
+            )
 
-        plgpu.kernel(split_sum_kernel_blocks, out_type=(), grid=(rows // ROWS, columns // COLUMNS), grid_names=("i", "j"))(x, zero)
+        plgpu.kernel(
+            split_sum_kernel_blocks,
+            out_type=(),
+            grid=(rows // ROWS, columns // COLUMNS),
+            grid_names=("i", "j"),
+        )(x, zero)
         return zero[...]
 
     return split_sum_kernel_in_place(x, jnp.zeros((rows,), jnp.float32))
@@ -512,7 +521,12 @@ def histogram(bins, weights, count, block=1024):
         def histogram_kernel_refs(bins_ref, weights_ref, zero_ref):
             histogram_kernel(bins_ref, weights_ref, zero_ref, zero_ref, block=block)
 
-        plgpu.kernel(histogram_kernel_refs, out_type=(), grid=(pl.cdiv(bins.shape[0], block),), grid_names=("i",))(bins, weights, zero)
+        plgpu.kernel(
+            histogram_kernel_refs,
+            out_type=(),
+            grid=(pl.cdiv(bins.shape[0], block),),
+            grid_names=("i",),
+        )(bins, weights, zero)
         return zero[...]
 
     return histogram_kernel_in_place(bins, weights, zero)

@@ -236,6 +236,61 @@ def test_call_that_aliases():
     assert np.array_equal(computes(IN_PLACE.replace("RUN", "one(x[0], total[0])"), X, X + 1), (X[0] + 1) + X[0])
 
 
+OPTIONAL_OPERAND = HEAD + """
+def update(x_ref, scale_ref, total_ref, count_ref, o_ref, new_ref):
+    o_ref[...] = x_ref[...] + 1
+    new = total_ref[...] + x_ref[...]
+    if scale_ref is not None:
+        new = new * scale_ref[...]
+    new_ref[...] = new
+
+
+def run(x, total, SCALE):
+    n = x.shape[1]
+    block = pl.BlockSpec((None, n), lambda i: (i, 0))
+    scale_spec = None if scale is None else block
+    scaled = scale is not None
+    first = POSITION
+    shapes = [like(x), like(total)]
+    return pl.pallas_call(
+        update, grid=(8,), in_specs=[block, scale_spec, block, block], out_specs=[block, block], out_shape=shapes,
+        input_output_aliases={first: 1}, compiler_params=CP)(x, scale, total, x)
+"""
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_position_of_an_aliased_operand_behind_one_that_may_be_none(scaled):
+    source = OPTIONAL_OPERAND.replace("POSITION", "2 if scaled else 1")
+    source = source.replace("SCALE", "scale" if scaled else "scale=None")
+    x, total = X[0], X[1] + 1
+    one, new = computes(source, x, total, *[x * 2] * scaled)
+    assert np.array_equal(one, x + 1)
+    assert np.array_equal(new, (total + x) * x * 2 if scaled else total + x)
+    assert "out_type=[shapes[0]]" in ported(source)
+
+
+@pytest.mark.parametrize("position", ["2", "1 if scaled else 2", "2 if scaled else 0", "len(x)", "2 if x.shape[0] else 1"])
+def test_position_that_names_another_operand_where_one_is_none_is_diagnosed(position):
+    assert codes(OPTIONAL_OPERAND.replace("POSITION", position).replace("SCALE", "scale=None")) == {"C203"}
+
+
+def test_names_that_the_kernel_and_its_specs_share():
+    source = HEAD + """
+def add(i, n, n_ref):
+    n_ref[...] = i[...] + n[...]
+
+
+def run(x, total):
+    n, i = x.shape[1], 8
+    block = pl.BlockSpec((i, n // 2), lambda j: (0, j))
+    return pl.pallas_call(
+        add, grid=(2,), in_specs=[block, block], out_specs=block, out_shape=jax.ShapeDtypeStruct((i, n), x.dtype),
+        compiler_params=CP, ALIASES)(x, total)
+"""
+    for aliases in ("", "input_output_aliases={1: 0}"):
+        assert np.array_equal(computes(source.replace("ALIASES", aliases), X[0], X[1]), X[0] + X[1])
+
+
 def test_several_results():
     source = HEAD + """
 def both(x_ref, o_ref, p_ref):

@@ -261,6 +261,8 @@ class Calls:
                 self.eval(a, env)
             if dims == ():
                 return Scalar()
+            if dims is not None and len(dims) == 2 and "1" in dims:
+                return self.thin_made(node, dims, node.args[0] if node.args else keywords["shape"])
             return Array(dims, self.tile(None if dims is None else len(dims), tuple_text(dims or ())))
         if short in _LIKE:
             value = self.eval(node.args[0], env)
@@ -312,8 +314,10 @@ class Calls:
                 self.model.calls.append((node, name))
             value = args[0] if args else Unknown()
             if isinstance(value, Array):
-                if short in ("cumsum", "cumprod", "cummax"):
+                if short in ("cumsum", "cumprod", "cummax") and value.thin_axis is None:
                     return dataclasses.replace(value, run=None, mask=None)
+                if short in ("cumsum", "cumprod", "cummax"):
+                    return self.scan_of_thin(node, value, node.args[1] if len(node.args) > 1 else keywords.get("axis"), env)
                 if short in ("transpose", "swapaxes"):
                     return self.transpose(node, value)
                 if value.thin_axis is not None and _flattens(short, node.args[1:]) and not node.keywords:
@@ -398,25 +402,26 @@ class Calls:
                 self.find("B112", node, "a reduction of an array whose rank is not known")
                 return Unknown("axis")
             axis += rank
+        ones = value.rank or 0 if keepdims else 0
         if value.thin_axis is not None:
-            if axis != value.thin_axis:
+            if axis is not None:
+                ones = max(ones, 1)
+            if axis not in (None, value.thin_axis):
                 self.find("B112", node, "a reduction over a dimension of extent 1")
                 return Unknown("thin")
             rank, axis = 1, 0
+            self.thin_along(axis_node)
         for other in self.model.reductions:
             if other.node is node and (other.axis, other.rank) != (axis, rank):
                 self.find("B112", node, "a reduction of arrays of different shapes in a helper", "write one helper for each shape")
         self.model.reductions.append(
             Reduction(node, operation, axis, rank, keepdims, operand, value.tile, function)
         )
-        if axis is None or rank == 1 and not keepdims:
-            return Scalar()
+        if axis is None or rank == 1:
+            return Scalar(ones=ones)
         if rank is None or value.dims is None:
             self.find("B112", node, "a reduction of an array whose rank is not known")
             return Unknown("axis")
-        if rank == 1:
-            self.find("B112", node, "keepdims on an array of rank 1", "drop keepdims")
-            return Unknown("thin")
         if rank != 2:
             self.find("B112", node, f"a reduction of an array of rank {rank}")
             return Unknown("rank")
@@ -428,6 +433,32 @@ class Calls:
             dims = tuple("1" if k == axis else d for k, d in enumerate(value.dims))
             return Array(dims, tile, thin_axis=kept, kind=kind, axis_from_end=1 - kept)
         return Array((value.dims[kept],), tile, kind=kind)
+
+    def thin_along(self, axis: ast.expr | None) -> None:
+        """Notes the axis argument of a call on a thin array, which is 0 in the port."""
+        if axis is not None and ast.unparse(axis) not in ("0", "-1") and axis not in self.model.thin_axes:
+            self.model.thin_axes.append(axis)
+
+    def thin_made(self, node: ast.Call, dims: tuple[str, ...], shape: ast.expr) -> Value:
+        """``jnp.zeros((1, n))``: a tile of its own, or thin; ``(1, 1)`` a number."""
+        tile = self.tile(2, tuple_text(dims))
+        self.rows_made.append((node, tile))
+        ones = dims == ("1", "1")
+        if not (ones or dims[1] == "1" or node in self.thin) or not isinstance(shape, (ast.Tuple, ast.List)):
+            return Array(dims, tile)
+        self.model.thin_shapes[shape] = "()" if ones else f"({ast.unparse(shape.elts[int(dims[0] == '1')])},)"
+        if ones:
+            return Scalar(ones=2)
+        axis = int(dims[0] == "1")
+        return Array(dims, self.tile(1, tuple_text((dims[axis],))), thin_axis=axis, axis_from_end=1 - axis)
+
+    def scan_of_thin(self, node: ast.Call, value: Array, axis: ast.expr | None, env: dict[str, Value]) -> Value:
+        along = self.eval(axis, env) if axis is not None else Unknown()
+        if not isinstance(along, Scalar) or along.text not in (str(value.thin_axis), str(value.thin_axis - 2)):  # type: ignore[operator]
+            self.find("B105", node, f"{ast.unparse(node)[:60]} does not run along the array, whose other dimension has extent 1")
+            return Unknown("scan")
+        self.thin_along(axis)
+        return dataclasses.replace(value, run=None, mask=None)
 
     def broadcast(self, node: ast.Call, short: str, env: dict[str, Value]) -> Value:
         value = self.eval(node.args[0], env)
@@ -490,7 +521,7 @@ class Calls:
             return self.handed_out(node)
         if isinstance(base, Scalar):
             text = ast.unparse(node) if base.text else ""
-            return Scalar(base.static, (text,) if base.static and text else (UNKNOWN_FACTOR,), text if base.static else "")
+            return Scalar(base.static, (text,) if base.static and text else (UNKNOWN_FACTOR,), text if base.static else "", ones=base.ones)
         return Unknown(func.attr)
 
     def grid_query(self, node: ast.Call, size: bool, env: dict[str, Value]) -> Value:

@@ -49,7 +49,7 @@ class ControlFlow:
         """What is known of a loop carry inside the loop: a number is no longer static, unless
         Python runs the loop."""
         if isinstance(value, Scalar):
-            return Scalar(static and value.static)
+            return Scalar(static and value.static, ones=value.ones)
         if isinstance(value, TupleValue):
             return TupleValue(tuple(self.carried(v, static) for v in value.items))
         if isinstance(value, Array):
@@ -63,10 +63,13 @@ class ControlFlow:
             if len(init.items) == len(result.items):
                 return TupleValue(tuple(self.carry(node, a, b) for a, b in zip(init.items, result.items)))
         if isinstance(init, Array) and isinstance(result, Array):
-            init.tile.unify(result.tile)
+            if init.thin_axis is None and result.thin_axis == 1 and init.dims is not None and init.dims[0] == "1":
+                self.met_tiles.append(init.tile)
+            else:
+                init.tile.unify(result.tile)
             return dataclasses.replace(self.carried(init), thin_axis=result.thin_axis, dims=result.dims or init.dims)  # type: ignore[type-var]
         if isinstance(init, Scalar):
-            return self.carried(init) if isinstance(result, Scalar) else result
+            return self.carried(result) if isinstance(result, Scalar) else result
         return init
 
     def while_loop(self, node: ast.Call, env: dict[str, Value]) -> Value:

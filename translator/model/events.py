@@ -150,6 +150,8 @@ class KernelModel:
     reductions: list[Reduction] = dataclasses.field(default_factory=list)
     repeats: dict[ast.AST, str] = dataclasses.field(default_factory=dict)
     strips: dict[ast.AST, Strip] = dataclasses.field(default_factory=dict)
+    thin_axes: list[ast.expr] = dataclasses.field(default_factory=list)
+    thin_shapes: dict[ast.expr, str] = dataclasses.field(default_factory=dict)
     expands: dict[ast.AST, Expand] = dataclasses.field(default_factory=dict)
     square_roots: list[SquareRoot] = dataclasses.field(default_factory=list)
     dots: list[Dot] = dataclasses.field(default_factory=list)

@@ -32,8 +32,8 @@ class Operators:
         if isinstance(value, Scalar):
             text = f"{'-' if isinstance(op, ast.USub) else ''}{value.text}"
             if isinstance(op, ast.USub):
-                return Scalar(value.static, value.terms, text if value.text else "")
-            return Scalar(value.static, (UNKNOWN_FACTOR,), ast.unparse(node) if value.text else "")
+                return Scalar(value.static, value.terms, text if value.text else "", ones=value.ones)
+            return Scalar(value.static, (UNKNOWN_FACTOR,), ast.unparse(node) if value.text else "", ones=value.ones)
         if isinstance(value, Array):
             if isinstance(op, ast.Invert) and value.kind == "bool":
                 self.model.calls.append((node, "~bool"))
@@ -99,7 +99,7 @@ class Operators:
         elif static and text:
             terms = (text,)
         expr = f"{wrap(a.expr)} {symbol} {wrap(b.expr)}" if a.expr and b.expr and symbol else ""
-        return Scalar(static, terms, text if static else "", expr)
+        return Scalar(static, terms, text if static else "", expr, max(a.ones, b.ones))
 
     def division(self, node: ast.AST, left: ast.expr, right: ast.expr) -> None:
         if not (isinstance(right, ast.Call) and isinstance(node, ast.BinOp)):
@@ -151,12 +151,15 @@ class Operators:
         if not arrays:
             static = all(isinstance(v, Scalar) and v.static for _, v in operands)
             if all(isinstance(v, Scalar) for _, v in operands):
-                return Scalar(static)
+                return Scalar(static, ones=max(v.ones for _, v in operands))  # type: ignore[union-attr]
             return Unknown("operands")
         kind = next((v.kind for _, v in arrays if v.kind == "float"), arrays[0][1].kind)
         if any(v.dims is None for _, v in arrays):
             return self.elementwise_unranked(node, operands, kind)
         rank = max(len(v.dims) for _, v in arrays)  # type: ignore[arg-type]
+        for n, v in operands:
+            if isinstance(v, Scalar) and v.ones > rank:
+                self.find("B105", n, f"{ast.unparse(n)[:60]} gives arrays of lower rank a dimension of extent 1", "drop keepdims")
         dims = ["1"] * rank
         for _, v in arrays:
             for offset, d in enumerate(reversed(v.dims)):  # type: ignore[arg-type]
@@ -171,6 +174,10 @@ class Operators:
             return Array(tuple(dims), first.tile, thin_axis=first.thin_axis, kind=kind,
                          axis_from_end=first.axis_from_end)
         full = [v for _, v in arrays if v.thin_axis is None and len(v.dims) == rank]  # type: ignore[arg-type]
+        if rank == 2 and (dims[0] != "1" or any(v.thin_axis == 1 for _, v in arrays)):
+            rows = [v for v in full if v.dims[0] == "1"]  # type: ignore[index]
+            self.met_tiles += [v.tile for v in rows]
+            full = [v for v in full if v not in rows]
         tile = full[0].tile if full else self.tile(rank)
         for v in full[1:]:
             tile.unify(v.tile)

@@ -198,6 +198,8 @@ class Refs:
             self.record(Access("load", node, None, ref, index, (), None, None, mask, mask_value=mask_value, other=other_node))
             return Scalar()
         thin = self.thin_axis(ref, dims)
+        if thin is None and node in self.thin:
+            thin = 1
         unit = None
         if thin is not None:
             tile, unit = self.tile(1, tuple_text((dims[thin],))), self.unit(ref, index, thin)  # type: ignore[index]
@@ -238,6 +240,8 @@ class Refs:
         ref = base if isinstance(base, RefValue) else base.ref
         index = index if isinstance(base, RefValue) else base.index + index
         dims, tile, divisors = self.access_shape(ref, index)
+        if isinstance(value, Scalar) and value.ones:
+            self.find("B107", value_node, "a store of an array with nothing but dimensions of extent 1", "drop keepdims")
         if isinstance(value, Scalar) and dims is None and not index:
             tile = None  # a number stored into a whole ref of unknown rank: only rank 0 makes sense
         if tile is None:

@@ -118,7 +118,8 @@ class Statements:
         if isinstance(a, Scalar) and isinstance(b, Scalar):
             if a == b:
                 return a
-            return Scalar(a.static and b.static, tuple(dict.fromkeys(a.terms + b.terms)))
+            terms = tuple(dict.fromkeys(a.terms + b.terms))
+            return Scalar(a.static and b.static, terms, ones=max(a.ones, b.ones))
         if isinstance(a, Scalar) and isinstance(b, Array):
             a, b = b, a
         if isinstance(a, Array) and isinstance(b, Scalar):
