@@ -90,10 +90,11 @@ def run(x):
             elif keyword in ("grid", "grid_spec") and action.grid:
                 same = keyword == "grid" and _same(arg.value, action.grid)
                 grid = arg.value if same else expression(action.grid)
-                if not same or action.reverse:
-                    arg = _keyword(arg, "grid", _reversed(grid) if action.reverse else grid)
+                order = action.order or tuple(range(len(action.grid_names)))
+                if not same or action.order:
+                    arg = _keyword(arg, "grid", _ordered(grid, order))
                 new.append(arg)
-                names = ", ".join(f'"{n}"' for n in (action.grid_names[::-1] if action.reverse else action.grid_names))
+                names = ", ".join(f'"{action.grid_names[i]}"' for i in order)
                 names += "," if len(action.grid_names) == 1 else ""
                 new.append(_keyword(arg, "grid_names", expression(f"({names})")))
             elif keyword == "compiler_params" and "compiler_params" in extra:
@@ -114,13 +115,17 @@ def _same(node: cst.BaseExpression, text: str) -> bool:
     return ast.dump(ast.parse(f"({own})", mode="eval")) == ast.dump(ast.parse(text, mode="eval"))
 
 
-def _reversed(grid: cst.BaseExpression) -> cst.BaseExpression:
-    """The grid's axes last to first."""
-    if not isinstance(grid, cst.Tuple):
-        return expression("grid[::-1]").with_changes(value=grid)
-    if len(grid.elements) == 1:
+def _ordered(grid: cst.BaseExpression, order: tuple[int, ...]) -> cst.BaseExpression:
+    """The grid with its axes in another order."""
+    if order == tuple(range(len(order))):
         return grid
-    return grid.with_changes(elements=[e.with_changes(value=v.value) for e, v in zip(grid.elements, reversed(grid.elements))])
+    if isinstance(grid, cst.Tuple):
+        values = [grid.elements[i].value for i in order]
+        return grid.with_changes(elements=[e.with_changes(value=v) for e, v in zip(grid.elements, values)])
+    text = cst.Module([]).code_for_node(grid)
+    if order == tuple(reversed(range(len(order)))):
+        return expression(f"{text}[::-1]")
+    return expression(f"({', '.join(f'{text}[{i}]' for i in order)})")
 
 
 def _keyword(like: cst.Arg, name: str, value: cst.BaseExpression) -> cst.Arg:

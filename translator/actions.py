@@ -251,14 +251,15 @@ class Launch(Action):
     grid: the grid as source text, "" for none. grid_names: one per axis.
     drop: keywords that have no counterpart.
     extra: keywords to add, as (name, source text).
-    reverse: the axes are given last to first, so that neighbours along the first run together.
+    order: the axes from the slowest to the fastest, () for the order of the source. Triton's first
+        axis is the fastest, ``plgpu.kernel``'s the last.
     """
 
     body: str
     grid: str
     grid_names: tuple[str, ...]
     extra: tuple[tuple[str, str], ...] = ()
-    reverse: bool = False
+    order: tuple[int, ...] = ()
     rule = "MG101"
 
 

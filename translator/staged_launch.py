@@ -4,7 +4,7 @@ Shared memory is described in the caller's terms (``plan_dot_launch.Translator``
 stages, tiles copied once, tiles that computed operands pass through.  The function that the
 warpgroups run builds the block views, then gives the last warpgroup the copies and the others the
 kernel.  Programs that run longer than others start first: where an upper bound of a loop depends on
-``program_id``, that axis is walked backwards.
+``program_id``, that axis is walked backwards, and all axes but the fastest one are slower.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class _Launch:
         if planner.loads_name in self.group.resolver.names_bound_anywhere():
             raise Unplanned(site.call, f"the port needs the name {planner.loads_name}", "rename it")
         refs = {r.position: r.name for r in self.group.model.refs}
+        loops = [r.loop for r in planner.rings if r.loop is not None]
+        self.uneven = {a for a in range(call.grid_rank) if any(self._depends(loop.upper, a) for loop in loops)}
         self.translate = Translator(self.group, site, [refs.get(i, "") for i in range(max(refs) + 1)], self.group.inputs)
 
     def actions(self) -> list[act.Action]:
@@ -101,7 +103,7 @@ class _Launch:
             extra.append(("kernel_name", ast.unparse(site.keywords["name"])))
         result: list[act.Action] = [act.RemoveStatement(group.span(u)) for u in (*unused_statements(site, group.resolver, keep_specs=True), *unused_partial(site, group.resolver))]
         result.append(act.StagedLines(group.span(statement), tuple(lines), apart=True))
-        result.append(act.Launch(group.span(site.call), body, self.call.grid, tuple(axes), tuple(extra), reverse=True))
+        result.append(act.Launch(group.span(site.call), body, self.call.grid, tuple(axes), tuple(extra), self._order()))
         return result
 
     def _checks(self) -> list[str]:
@@ -169,9 +171,22 @@ class _Launch:
         return f"_swizzle({self._array(ring.operands[0])}.dtype.itemsize, 64, {', '.join(dict.fromkeys(minors))})"
 
     def _position(self, at: int, axis: str, lax: str) -> str:
-        if any(self._depends(r.loop.upper, at) for r in self.planner.rings if r.loop is not None):
+        if at in self.uneven:
             return f'{lax}.axis_size("{axis}") - 1 - {lax}.axis_index("{axis}")'  # longest first
         return f'{lax}.axis_index("{axis}")'
+
+    def _order(self) -> tuple[int, ...]:
+        """The grid's axes from the slowest to the fastest.
+
+        As on Triton the first is the fastest, so that neighbours share operands in L2; but one whose
+        programs differ in length comes after the first that do not, so that short ones fill the end.
+        """
+        axes = list(reversed(range(self.call.grid_rank)))
+        grid = self.site.keywords.get("grid")
+        if not isinstance(grid, (ast.Tuple, ast.Name)) or not self.uneven:
+            return tuple(axes)
+        even = [a for a in axes if a not in self.uneven]
+        return (*even[:-1], *(a for a in axes if a in self.uneven), *even[-1:])
 
     def _depends(self, bound: ast.expr, axis: int) -> bool:
         """Whether a loop bound is computed from the position along a grid axis."""
