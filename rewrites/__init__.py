@@ -29,6 +29,7 @@ from .sequential_axes import SequentialAxes
 from .sqrt import Sqrt
 from .staged import Staged
 from .stores import Stores
+from .whole_steps import WholeSteps
 from .wrappers import Wrappers
 
 RULES: tuple[type[Rule], ...] = (
@@ -54,6 +55,7 @@ RULES: tuple[type[Rule], ...] = (
     DotSm100,
     Epilogues,
     Staged,
+    WholeSteps,
 )
 
 __all__ = ["RULES", "Rule", "apply"]

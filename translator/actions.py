@@ -493,3 +493,28 @@ def span_of(node: ast.AST, source_lines: list[str]) -> Span:
         node.end_lineno,  # type: ignore[attr-defined]
         characters(node.end_lineno, node.end_col_offset),  # type: ignore[attr-defined]
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitLoop(Action):
+    """``fori_loop(...)`` becomes ``_split_loop(..., start=, end=)``. bounds: (keyword, name)."""
+
+    bounds: tuple[tuple[str, str], ...]
+    rule = "MG505"
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeParameter(Action):
+    """The loop's function gets a flag: no mask cuts this step."""
+
+    name: str
+    rule = "MG505"
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeMask(Action):
+    """A comparison becomes ``ones if flag else comparison``. ones: a mask that holds everywhere, source text."""
+
+    flag: str
+    ones: str
+    rule = "MG505"

@@ -32,7 +32,7 @@ import dataclasses
 from .dot_plan import Unplanned, transposed_by_call
 from .model.events import Access, Dot, KernelModel, Loop
 from .model.text import wrap
-from .names import PALLAS, Resolver
+from .names import PALLAS, Resolver, walk
 from .product_sums import find_sum
 from .replacements import ALONG_AXES, PLAIN_REDUCTIONS, replacement
 from .staged_emission import emit_kernel
@@ -339,6 +339,19 @@ class StagedPlanner:
             return [copy(v) for v in n] if isinstance(n, list) else n
 
         return ast.fix_missing_locations(copy(node))
+
+    def innermost_test(self, node: ast.AST) -> str:
+        """The test of the ``if`` around a node, if it reads nothing but the kernel's parameters."""
+        kernel = self.kernel
+        parameters = {a.arg for a in walk(kernel.args) if isinstance(a, ast.arg)}
+        child, parent = node, self.resolver.parents[node]
+        while parent is not kernel:
+            if isinstance(parent, ast.If) and child in parent.body:
+                names = {n.id for n in walk(parent.test) if isinstance(n, ast.Name)}
+                rebound = any(len(self.resolver.scopes[kernel].bindings.get(n, ())) > 1 for n in names)
+                return ast.unparse(parent.test) if names <= parameters and not rebound else ""
+            child, parent = parent, self.resolver.parents[parent]
+        return ""
 
     # -- products ---------------------------------------------------------------------------
 

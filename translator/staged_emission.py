@@ -8,6 +8,7 @@ from . import actions as act
 from .dot_plan import Unplanned
 from .names import MOSAIC, walk
 from .plan_layouts import plan_layouts
+from .plan_whole_steps import plan_whole_steps
 from .slice_loads import loads_lines
 from .staged_plan import RegisterDot, Ring
 from .values import Array
@@ -45,6 +46,9 @@ class _Emission:
             statement = self.resolver.statement_of(loop.node)
             self.add(act.StagedLines(self.span(statement), (f"{planner.part}.start_turns()",)))
             self.add(act.StagedLines(self.span(statement), (f"{planner.part}.end_turns()",), after=True))
+        split = plan_whole_steps(planner, self.modules.name("jax.lax"), self.modules.name("jax.numpy"))
+        self.emission.actions += split
+        self.emission.support |= {"_split_loop"} if split else set()
         staged = {n for load in planner.staged.values() for n in walk(load.statement if load.alone else load.access.node)}
         self.group.emit_body(self.modules, self.add, self.emission, layouts=self.layouts, queries=False, skip=staged)
         for query in self.model.grid_queries:
@@ -254,21 +258,8 @@ class _Emission:
         if len(statement.targets) != 1 or not isinstance(target, ast.Name):
             return ""
         readers = [n for n in self.resolver.named(target.id) if isinstance(n.ctx, ast.Load) and self.resolver.value(n) is statement.value]
-        tests = {self._innermost_test(n) for n in readers}
+        tests = {self.planner.innermost_test(n) for n in readers}
         return tests.pop() if len(tests) == 1 else ""
-
-    def _innermost_test(self, node: ast.AST) -> str:
-        """The test of the ``if`` around a node, if it reads nothing but the kernel's parameters."""
-        kernel = self.planner.kernel
-        parameters = {a.arg for a in walk(kernel.args) if isinstance(a, ast.arg)}
-        child, parent = node, self.resolver.parents[node]
-        while parent is not kernel:
-            if isinstance(parent, ast.If) and child in parent.body:
-                names = {n.id for n in walk(parent.test) if isinstance(n, ast.Name)}
-                rebound = any(len(self.resolver.scopes[kernel].bindings.get(n, ())) > 1 for n in names)
-                return ast.unparse(parent.test) if names <= parameters and not rebound else ""
-            child, parent = parent, self.resolver.parents[parent]
-        return ""
 
     def _short(self, node: ast.Call) -> str:
         return (self.resolver.qualified(node.func) or "").rpartition(".")[2]

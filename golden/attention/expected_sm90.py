@@ -494,6 +494,20 @@ class _WgmmaRowsPart(_RowsPart):
       plgpu.barrier_wait(self.turn)
 
 
+def _split_loop(lower, upper, body, carry, *, start=None, end=None):
+  """`lax.fori_loop`, whose steps from `start` (None: the first) up to `end` (None: the last) need no
+  mask: they are `body(step, carry, True)`."""
+  clip = lambda step: lax.clamp(jnp.int32(lower), jnp.int32(step), jnp.int32(upper))
+  first = lower if start is None else clip(start)
+  last = upper if end is None else lax.max(jnp.int32(first), clip(end))
+  if start is not None:
+    carry = lax.fori_loop(lower, first, body, carry)
+  carry = lax.fori_loop(first, last, lambda step, carry: body(step, carry, True), carry)
+  if end is not None:
+    carry = lax.fori_loop(last, upper, body, carry)
+  return carry
+
+
 def attention_kernel_loads(
     q_ref, k_ref, v_ref, out_ref, lse_ref, *, program, once, ring, scale, causal,
     block_q, block_k
@@ -522,16 +536,16 @@ def attention_kernel(q_ref, k_ref, v_ref, out_ref, lse_ref, *, program, part, on
   head_dim = q_ref.shape[1]
   q = once.wait(0)[0].at[rows]
 
-  def body(t, carry):
+  def body(t, carry, whole=False):
     acc, peak, total = carry
     keys = pl.ds(t * block_k, block_k)
     k, v = ring.wait(t)
     # Scores in units of log2, so that exp2 can be used.
     s = part.dot(q, k.transpose((1, 0)), turn=True) * (scale * math.log2(math.e))
     if causal:
-      row = first + part.indices(rows, axis=0)
-      column = t * block_k + part.indices(block_k, axis=1)
-      s = jnp.where(row[:, None] >= column[None, :], s, -1e30)
+      row = first + part.indices(rows, axis=0) if not whole else None
+      column = t * block_k + part.indices(block_k, axis=1) if not whole else None
+      s = jnp.where(jnp.ones((rows.size, block_k), jnp.bool_) if whole else row[:, None] >= column[None, :], s, -1e30)
     new_peak = jnp.maximum(peak, jnp.max(s, axis=1))
     fade = jnp.exp2(peak - new_peak)
     p = jnp.exp2(s - new_peak[:, None])
@@ -548,7 +562,8 @@ def attention_kernel(q_ref, k_ref, v_ref, out_ref, lse_ref, *, program, part, on
   if causal:
     steps = lax.div(first + block_q + block_k - 1, block_k)
   part.start_turns()
-  acc, peak, total = lax.fori_loop(0, steps, body, (acc, peak, total))
+  whole_end = lax.div(program[0] * block_q + 1, block_k) if causal else None
+  acc, peak, total = _split_loop(0, steps, body, (acc, peak, total), end=whole_end)
   part.end_turns()
   _store(
       out_ref, (rows, slice(None)), (acc / total[:, None]).astype(out_ref.dtype),
@@ -595,8 +610,8 @@ def run(q, k, v, *, causal=True, block_q=128, block_k=128, num_warps=8, num_stag
 
   return plgpu.kernel(
       attention_kernel_warpgroups,
-      grid=(heads, rows // block_q),
-      grid_names=("j", "i"),
+      grid=(rows // block_q, heads),
+      grid_names=("i", "j"),
       out_type=[
           jax.ShapeDtypeStruct(q.shape, q.dtype),
           jax.ShapeDtypeStruct((heads, rows), jnp.float32),
