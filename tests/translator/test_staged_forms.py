@@ -109,3 +109,28 @@ def test_stage_is_given_back_after_its_last_reader(form, target):
     assert returned
     for value in returned:
         assert not re.search(r"\bpart\.|\bplgpu\.|_tile\b", value), value
+
+
+def split(old: str = "", new: str = "") -> str:
+    """The port of the sliding window for sm90, with a text of the source replaced."""
+    text = only("sliding_window")
+    assert not old or text.count(old) == 1
+    return port(Source("kernel.py", text.replace(old, new) if old else text), "sm90", Options()).text
+
+
+def test_steps_inside_of_a_window_run_without_its_mask():
+    text = split()
+    assert "whole_start = lax.div(program[0] * bq + bq - (window) + bk - 1, bk)" in text
+    assert "whole_end = lax.div(program[0] * bq + 1, bk)" in text
+    assert "_split_loop(0, k_ref.shape[0] // bk, step, " in text and "start=whole_start, end=whole_end)" in text
+
+
+@pytest.mark.parametrize("old, new", [
+    pytest.param("cols = t * bk + jnp.arange(bk)", "cols = t * bk * 2 + jnp.arange(bk)", id="other-stride"),
+    pytest.param("cols = t * bk + jnp.arange(bk)", "cols = t * bk + 2 * jnp.arange(bk)", id="no-run"),
+    pytest.param("lax.fori_loop(0,", "lax.fori_loop(pl.program_id(0),", id="split-already"),
+    pytest.param("near & (rows[:, None] >= cols[None, :])", "near | (rows[:, None] == cols[None, :])", id="equality-alone"),
+])
+def test_masks_that_are_not_known_to_hold_stay(old, new):
+    text = split(old, new)
+    assert "whole_end" not in text

@@ -183,3 +183,51 @@ def example_transposed_product():
 def reference(q, k, do):
     q, k, do = (x.astype(F32) for x in (q, k, do))
     return jnp.dot(jnp.exp2(0.125 * jnp.dot(q, k.T, precision="highest")).T, do, precision="highest")
+
+
+# -- sliding_window
+def kernel(q_ref, k_ref, v_ref, o_ref, *, bq, bk, window):
+    q = q_ref[...]
+    rows = pl.program_id(0) * bq + jnp.arange(bq)
+
+    def step(t, carry):
+        acc, m, l = carry
+        k = k_ref[pl.ds(t * bk, bk), :]
+        s = jnp.dot(q, k.T, preferred_element_type=F32)
+        cols = t * bk + jnp.arange(bk)
+        near = cols[None, :] + window > rows[:, None]
+        s = jnp.where(near & (rows[:, None] >= cols[None, :]), s, -1e30)
+        m_new = jnp.maximum(m, jnp.max(s, axis=1))
+        scale = jnp.exp2(m - m_new)
+        p = jnp.exp2(s - m_new[:, None])
+        v = v_ref[pl.ds(t * bk, bk), :]
+        acc = scale[:, None] * acc + jnp.dot(p.astype(v.dtype), v, preferred_element_type=F32)
+        return acc, m_new, scale * l + jnp.sum(p, axis=1)
+
+    acc = jnp.zeros((bq, q_ref.shape[1]), F32)
+    acc, m, l = lax.fori_loop(0, k_ref.shape[0] // bk, step, (acc, jnp.full(bq, -jnp.inf), jnp.zeros(bq)))
+    o_ref[...] = (acc / l[:, None]).astype(o_ref.dtype)
+
+
+def run(q, k, v):
+    rows = pl.BlockSpec((128, q.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        functools.partial(kernel, bq=128, bk=64, window=200),
+        grid=(q.shape[0] // 128,),
+        in_specs=[rows, None, None],
+        out_specs=rows,
+        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        compiler_params=CP,
+    )(q, k, v)
+
+
+def example_sliding_window():
+    return normal(0, 512, 64), normal(1, 512, 64), normal(2, 512, 64)
+
+
+def reference(q, k, v):
+    def mask(s):
+        gap = jnp.arange(s.shape[0])[:, None] - jnp.arange(s.shape[1])
+        return jnp.where((gap >= 0) & (gap < 200), s, -jnp.inf)
+
+    return attention(q, k, v, mask)
