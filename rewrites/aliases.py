@@ -52,7 +52,12 @@ def run(x, total):
         def accumulate_refs(x_ref, old_ref):
             accumulate(x_ref, old_ref, old_ref)
 
-        plgpu.kernel(accumulate_refs, out_type=(), grid=(x.shape[0] // 128,), grid_names=("i",))(x, old)
+        plgpu.kernel(
+            accumulate_refs,
+            out_type=(),
+            grid=(x.shape[0] // 128,),
+            grid_names=("i",),
+        )(x, old)
         return old[...]
 
     return accumulate_in_place(x, total)
