@@ -503,8 +503,8 @@ def comments(text: str) -> list[str]:
 
 
 def _order(action: Action) -> int:
-    """New axes are added to the result of every other rewrite of the same node."""
-    return 1 if type(action).__name__ == "AddNewAxis" else 0
+    """New axes are added to the result of every other rewrite of the same node; a condition holds for all."""
+    return {"AddNewAxis": 1, "StagedCondition": 2}.get(type(action).__name__, 0)
 
 
 def expression(text: str) -> cst.BaseExpression:

@@ -134,3 +134,16 @@ def test_steps_inside_of_a_window_run_without_its_mask():
 def test_masks_that_are_not_known_to_hold_stay(old, new):
     text = split(old, new)
     assert "whole_end" not in text
+
+
+def test_indices_that_only_a_mask_reads_and_that_get_a_new_axis():
+    """Two rewrites of one expression: it loses its new axis, and stands under the mask's condition."""
+    from pallas_port.rewrites.whole_steps import CAUSAL
+
+    text = CAUSAL.replace("        s = jnp.where(rows[:, None] >= (t * bk + jnp.arange(bk))[None, :]",
+                          "        columns = (t * bk + jnp.arange(bk))[None, :]\n        s = jnp.where(rows[:, None] >= columns")
+    assert text != CAUSAL
+    for target in TARGETS:
+        result = port(Source("kernel.py", text), target, Options())
+        assert [s.status for s in result.sites] == ["ported"]
+        assert re.search(r"columns = \(?t \* bk .*\)? if not whole else None\n.*whole else .*>= columns\[None, :\]", result.text)
