@@ -250,7 +250,11 @@ class Run:
         self._holds_kernels = True
         if outcome in ("nothing-to-port", "no-call"):
             _say(f"{source.filename}: nothing to port")
-        elif self._facts is None and source.defines_function("example_inputs"):
+        elif (
+            self._facts is None
+            and os.path.isfile(source.filename)  # not stdin
+            and source.defines_function("example_inputs")
+        ):
             _say(
                 f"{source.filename}: note: it has example_inputs(); to record facts from it, add "
                 f"--example {source.filename}:example_inputs"
@@ -376,12 +380,14 @@ def explain(code: Annotated[str, typer.Argument(metavar="CODE", show_default=Fal
 
 
 def _print(data: bytes) -> None:
-    """Writes to stdout byte for byte. A reader that has left (``| head``) is no error."""
+    """Writes to stdout byte for byte. A reader that has left (``| head``) is no error, a full disk is (InputError)."""
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes there at exit
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"pallas-port: stdout cannot be written: {error.strerror}") from None
 
 
 def _say(*lines: str) -> None:
@@ -400,3 +406,7 @@ def _fault(where: str, error: Exception) -> str:
         f"{where}: internal fault: {what}; please report it "
         f"({TRACEBACK_VARIABLE}=1 shows where it happened)"
     )
+
+
+if __name__ == "__main__":  # python -m pallas_port.cli
+    main()

@@ -259,6 +259,9 @@ class _Editor:
     # -- what -------------------------------------------------------------------------------
 
     def _insert(self, line: _Line, after: bool, held: list[Insertion]) -> None:
+        if not after and self._is_body_behind_colon(line):
+            self._insert_behind_colon(line, held)
+            return
         if line.indent is None or self.lines[line.first - 1].lstrip().startswith("elif"):
             raise RuntimeError(f"lines cannot be put beside line {line.first}")
         blank = line.above < line.first and not self.lines[line.above - 1].strip() and not after
@@ -273,6 +276,22 @@ class _Editor:
         if start > len(self.text):  # the last line of the file has no end
             start, text = len(self.text), self.newline + text.removesuffix(self.newline)
         self.edits.append(_Edit(start, _AFTER if after else _BEFORE, start, text))
+
+    def _is_body_behind_colon(self, line: _Line) -> bool:
+        """Whether a line is ``def f(x): statement; statement``."""
+        if line.indent is not None:
+            return False
+        functions = (s for s, _ in self.found.values() if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)))
+        return any(f.body is line.siblings for f in functions)
+
+    def _insert_behind_colon(self, line: _Line, held: list[Insertion]) -> None:
+        """Puts lines before the body of a function on one line, which goes to a line of its own."""
+        start = self._offset(*span_of(line.siblings[0], self.lines)[:2])
+        unit = self._unit_at(line.first)
+        indent = self._indent_at(start)
+        rows = [row for insertion in held for row in _reindented(insertion.lines, indent, unit)]
+        text = "".join(self.newline + row for row in [*rows, indent])
+        self.edits.append(_Edit(len(self.text[:start].rstrip()), _BEFORE, start, text))
 
     def _insert_support(self, first: int, support: str) -> None:
         """Puts the support code above the top-level statement at a line and the comments above it."""
@@ -364,7 +383,9 @@ class _Editor:
         row = bisect.bisect_right(self.offsets, offset)
         if self.lines[row - 1].lstrip().startswith("@"):
             return self.lines[row - 1][: -len(self.lines[row - 1].lstrip())]
-        return self._line_at(offset).indent or ""
+        at = bisect.bisect_right(self.starts, (row, offset - self.offsets[row - 1])) - 1
+        behind = self._is_body_behind_colon(self._line(Span(*self.starts[at], 0, 0)))
+        return (self._line_at(offset).indent or "") + (self._unit_at(row) if behind else "")
 
     def _unit_at(self, line: int) -> str:
         """The indentation of the first block of the top-level statement at a line, or of the module."""

@@ -1,6 +1,7 @@
 """Inverts masks with `^ True`.
 
-Why: `~` on a boolean array has no Mosaic GPU rule.
+Why: `~` on a boolean array has no Mosaic GPU rule. Where the dtype is not visible in the source, as of an
+array that comes from memory, `_invert(mask)` decides when the port is traced.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ class InvertMasks(Rule):
     )
 
     def rewrite(self, action: actions.InvertMask, node: cst.UnaryOperation) -> cst.BaseExpression:
+        assert isinstance(action, actions.InvertMask)
+        if not action.known:
+            return cst.Call(cst.Name("_invert"), [cst.Arg(node.expression)])
         xor = expression("(x ^ True)")
         assert isinstance(xor, cst.BinaryOperation)
         return xor.with_changes(left=node.expression)

@@ -88,15 +88,7 @@ def run(x):
             elif keyword == "out_shape":
                 new.append(_keyword(arg, "out_type", arg.value))
             elif keyword in ("grid", "grid_spec") and action.grid:
-                same = keyword == "grid" and _same(arg.value, action.grid)
-                grid = arg.value if same else expression(action.grid)
-                order = action.order or tuple(range(len(action.grid_names)))
-                if not same or action.order:
-                    arg = _keyword(arg, "grid", _ordered(grid, order))
-                new.append(arg)
-                names = ", ".join(f'"{action.grid_names[i]}"' for i in order)
-                names += "," if len(action.grid_names) == 1 else ""
-                new.append(_keyword(arg, "grid_names", expression(f"({names})")))
+                new += _grid(action, arg)
             elif keyword == "compiler_params" and "compiler_params" in extra:
                 new.append(_keyword(arg, keyword, expression(extra.pop(keyword))))
             elif keyword == "name":
@@ -107,6 +99,21 @@ def run(x):
         for name, text in extra.items():
             new.append(_keyword(args[-1], name, expression(text)))
         return node.with_changes(func=node.func if partial else function, args=_close(head + new, node))
+
+
+def _grid(action: actions.Launch, arg: cst.Arg) -> list[cst.Arg]:
+    """The arguments that take the place of ``grid=`` or ``grid_spec=``."""
+    same = arg.keyword is not None and arg.keyword.value == "grid" and _same(arg.value, action.grid)
+    order = action.order or tuple(range(len(action.grid_names)))
+    grid = arg.value if same else expression(action.grid)
+    grid = _ordered(grid, order) if action.order else grid
+    names = expression(repr(tuple(action.grid_names[i] for i in order)).replace("'", '"'))
+    if action.may_be_long:
+        call = cst.Call(cst.Name("_grid"), [cst.Arg(grid), cst.Arg(names)])
+        return [arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT, value=call, star="**")]
+    if not same or action.order:
+        arg = _keyword(arg, "grid", grid)
+    return [arg, _keyword(arg, "grid_names", names)]
 
 
 def _same(node: cst.BaseExpression, text: str) -> bool:

@@ -481,3 +481,13 @@ def test_command_line_starts_without_jax_rich_and_libcst():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_full_disk_is_no_internal_fault():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    put("k.py", "x = 1\n")
+    command = [sys.executable, "-m", "pallas_port.cli", "rules"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (2, b"pallas-port: stdout cannot be written: No space left on device\n")

@@ -253,6 +253,7 @@ class Launch(Action):
     extra: keywords to add, as (name, source text).
     order: the axes from the slowest to the fastest, () for the order of the source. Triton's first
         axis is the fastest, ``plgpu.kernel``'s the last.
+    may_be_long: an axis may be too long for its place in CUDA's grid; the support function ``_grid`` orders them.
     """
 
     body: str
@@ -260,6 +261,7 @@ class Launch(Action):
     grid_names: tuple[str, ...]
     extra: tuple[tuple[str, str], ...] = ()
     order: tuple[int, ...] = ()
+    may_be_long: bool = False
     rule = "MG101"
 
 
@@ -328,8 +330,9 @@ class AddParameters(Action):
 
 @dataclasses.dataclass(frozen=True)
 class InvertMask(Action):
-    """``~mask`` becomes ``mask ^ True``."""
+    """``~mask`` becomes ``mask ^ True``; a support function decides where the dtype is not ``known``."""
 
+    known: bool = True
     rule = "MG304"
 
 

@@ -86,6 +86,8 @@ _ALL: tuple[Code, ...] = (
     Code("B123", "tile of rank 3 or more", "Blocked layouts have rank 1 or 2."),
     Code("B124", "index vector without a tile",
          "Register arrays take their layout from the loads and stores that they meet; an index vector that meets none has no layout."),
+    Code("B125", "tile larger than registers",
+         "One warpgroup of 128 threads holds a tile in registers, of which a thread has 255. On the Triton backend num_warps shares a tile among more threads."),
     Code("B130", "matrix product not planned",
          "The matrix product is not of a form that this version pipelines; the reason says what is missing."),
     Code("B132", "tile that the target cannot take", "The output tile of a matrix product does not fit the target's matrix unit, registers or tensor memory. Block sizes belong to your code."),
@@ -112,5 +114,7 @@ _ALL: tuple[Code, ...] = (
     Code("N206", "several programs write one block",
          "Every program along a grid axis writes the same block of an output. The value of one of them stays, and it is not defined which, on Triton as on Mosaic GPU."),
     Code("P301", "tile advice", "Another tile would run faster; block sizes belong to your code."),
+    Code("P302", "tile as large as registers",
+         "One warpgroup of 128 threads holds a tile in registers, of which a thread has 255. What does not fit is kept in local memory."),
 )
 CODES: dict[str, Code] = {c.code: c for c in _ALL}

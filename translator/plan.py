@@ -32,7 +32,7 @@ from .plan_helpers import Helpers, foreign_calls, helper_of, plan_helpers
 from .plan_layouts import Layouts, plan_layouts
 from .plan_races import Revisit, revisited
 from .recorded import recorded_problems, recordings
-from .ref_shapes import ref_dims
+from .ref_shapes import evident_extents, ref_dims
 from .replacements import FUNCTIONS, NEED_LAYOUT, OF_NUMBERS, PLAIN_REDUCTIONS, obstacle, replacement
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
@@ -385,7 +385,7 @@ class _Group:
     def _diagnose_primitives(self) -> None:
         assert self.model is not None
         for node, name in self.model.calls:
-            if name == "~bool" or self._support_of(node, name):
+            if name in ("~bool", "~") or self._support_of(node, name):
                 continue
             if self.model.dots and (name == ".T" or name.endswith(".transpose")):
                 continue  # plan_dots.py allows it for operands
@@ -472,7 +472,8 @@ class _Group:
         assert model is not None
         add = emission.actions.append
         layouts, problems = plan_layouts(
-            model, self.resolver, FreshNames.within(model.kernel), self.strided_refs()
+            model, self.resolver, FreshNames.within(model.kernel), self.strided_refs(),
+            extents=evident_extents(self.sites, [r.name for r in model.refs], self.inputs, self.resolver),
         )
         tiled = [a for a in model.accesses if layouts.name_of(a) is not None]
         self.helpers, more = plan_helpers(
@@ -497,6 +498,8 @@ class _Group:
                        "larger row blocks measured up to 10 times faster")
             self.notes.append("column sums are taken once after the loop instead of in every step")
         self.emit_launches(names, modules, add, layouts.parameters)
+        if any(call.may_be_long for call in self.calls):
+            emission.support.add("_grid")
         self.notes[:0] = [*self.call_notes(), *layouts.notes]
 
     def strided_refs(self) -> frozenset[str]:
@@ -665,8 +668,9 @@ class _Group:
             if expand.node in model.values and expand.node not in skip and not self.is_new_axis(expand.node):
                 add(act.AddNewAxis(self.span(expand.node), expand.axis))
         for node, name in model.calls:
-            if name == "~bool":
-                add(act.InvertMask(self.span(node)))
+            if name in ("~bool", "~"):
+                emission.support |= set() if name == "~bool" else {"_invert"}
+                add(act.InvertMask(self.span(node), known=name == "~bool"))
             elif support := self._support_of(node, name):
                 if support.function in NEED_LAYOUT:
                     layout = self._layout_of(node, support, layouts)

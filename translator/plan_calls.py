@@ -11,6 +11,7 @@ import ast
 import copy
 import dataclasses
 import itertools
+import math
 
 from . import actions as act
 from .alias_positions import alias_positions
@@ -78,6 +79,17 @@ class CallPlan:
     maps: tuple[str, ...] = ()
     sequence: Sequence | None = None
 
+    @property
+    def may_be_long(self) -> bool:
+        """Whether an axis but the last may have more than the 65,535 programs that CUDA takes there."""
+        if self.grid_rank - (self.sequence is not None) < 2:
+            return False
+        node = ast.parse(self.grid, mode="eval").body
+        if not isinstance(node, ast.Tuple):
+            return True
+        extents = [e.value if isinstance(e, ast.Constant) else None for e in node.elts[:-1]]
+        return not all(isinstance(n, int) for n in extents) or math.prod(extents) > 65535  # type: ignore[arg-type]
+
     def arguments(self, names: list[str]) -> list[str]:
         """What the kernel is called with, for refs called ``names``."""
         found = []
@@ -131,7 +143,7 @@ class CallPlan:
         if lines:
             statement = group.resolver.statement_of(site.call)
             add(act.BlockViews(span_of_statement(statement, group.lines), tuple(lines)))
-        add(act.Launch(span, body, self.grid, axes, tuple(extra)))
+        add(act.Launch(span, body, self.grid, axes, tuple(extra), may_be_long=self.may_be_long))
 
     def _view_lines(self, group, site, names, modules, body: str, axes: tuple[str, ...]) -> list[str]:
         lines = [f"def {body}({', '.join(self.argument_names)}):", '  """Views of the blocks that one program works on."""']
@@ -179,7 +191,8 @@ class CallPlan:
         keywords = [f"out_type={out_type}"]
         if self.grid:
             quoted = ", ".join(f'"{a}"' for a in axes) + ("," if len(axes) == 1 else "")
-            keywords += [f"grid={self.grid}", f"grid_names=({quoted})"]
+            ordered = f"**_grid({self.grid}, ({quoted}))"
+            keywords += [ordered] if self.may_be_long else [f"grid={self.grid}", f"grid_names=({quoted})"]
         keywords += [f"{k}={v}" for k, v in extra]
         for k in ("interpret", "debug"):
             if k in site.keywords:
@@ -246,7 +259,8 @@ def plan_call(
     """The plan of one call and what keeps it on Triton."""
     problems: list[Problem] = []
     for what, node in site.unresolved:
-        problems.append(("C202", node, what, "write grid and specs out beside the call"))
+        number = what.startswith("the number of grid axes")
+        problems.append(("C202", node, what, "write the grid as a tuple" if number else "write grid and specs out beside the call"))
     for name in site.keywords:
         if name not in _KNOWN:
             what = NO_SCRATCH if name == "scratch_shapes" else f"the argument {name}= has no counterpart"

@@ -19,6 +19,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Callable
 
 from . import actions as act
@@ -30,6 +33,9 @@ from .plan_helpers import helper_of
 from .values import UNKNOWN_FACTOR, Array, RefValue, Tile
 
 Problem = tuple[str, ast.AST, str, str]
+
+# Elements of a tile: 256 for each thread of a warpgroup, in registers of 32 bits that is one more than there are.
+_LARGEST = 32768
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,13 +81,13 @@ class Layouts:
 
 def plan_layouts(
     model: KernelModel, resolver: Resolver, names, strided: frozenset[str] = frozenset(),
-    skip: frozenset[Access] = frozenset(), layout: str = "",
+    skip: frozenset[Access] = frozenset(), layout: str = "", extents: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Layouts, list[Problem]]:
     """The layouts of a kernel, or problems that keep it on Triton.
 
     strided: refs whose specs squeeze the array's last dimension, so that neighbours are a row apart.
     skip: accesses that need no layout. layout: the one of all tiles of rank 2, where a matrix unit
-    prescribes it.
+    prescribes it. extents: what names and dimensions of refs are in some call, where the source shows it.
     """
     layouts, problems = Layouts(), [] if layout else _without_a_tile(model, resolver)
     tiled = [a for a in model.accesses if a.tile is not None and a not in skip and _needs_layout(a, model)]
@@ -91,10 +97,8 @@ def plan_layouts(
     if isinstance(kernel, ast.Lambda):
         return layouts, [("B102", kernel, "a kernel written as a lambda", "write it as a function")]
     before = _first_statement(tiled, model, resolver)
-    if before.lineno == kernel.body[0].lineno == kernel.lineno:
-        return layouts, [("B101", kernel, "a kernel written on one line", "put its body on lines of its own")]
     layouts.before = before
-    known = _Known(model, resolver, before)
+    known = _Known(model, resolver, before, extents)
 
     layouts.hoists = [] if layout else _find_hoists(model, resolver)
     narrow = any(r.axis == 0 and r.rank == 2 for r in model.reductions)
@@ -183,8 +187,8 @@ def _first_statement(tiled: list[Access], model: KernelModel, resolver: Resolver
 class _Known:
     """Which source expressions can be evaluated before a given statement of the kernel."""
 
-    def __init__(self, model: KernelModel, resolver: Resolver, before: ast.stmt) -> None:
-        self.resolver = resolver
+    def __init__(self, model: KernelModel, resolver: Resolver, before: ast.stmt, extents: Mapping[str, int]) -> None:
+        self.resolver, self.extents = resolver, extents
         self.scope = resolver.scopes[model.kernel]
         self.before = before
         self.refs = {r.name for r in model.refs}
@@ -197,6 +201,15 @@ class _Known:
         except SyntaxError:
             return False
         return all(self.name(n.id) for n in walk(tree) if isinstance(n, ast.Name))
+
+    def number(self, node: ast.expr) -> int | None:
+        """The largest value of an extent, where the source shows it."""
+        if (text := ast.unparse(node)) in self.extents:
+            return self.extents[text]
+        if isinstance(node, ast.Name):
+            bindings = (self.scope.find(node.id) or (None, []))[1]
+            node = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else node  # type: ignore[assignment]
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
 
     def name(self, name: str) -> bool:
         bindings = self.scope.bindings.get(name)
@@ -255,6 +268,7 @@ def _name_tiles(
         if root.rank is not None and root.rank > 2:
             problems.append(("B123", node, f"a tile of rank {root.rank}", "work on tiles of rank 1 or 2"))
             continue
+        problems += _size_problems(root, node, known)
         key = f"{shape} {root in vectored_roots}"
         if key not in by_shape:
             wish = "layout" if len(shapes) == 1 else ("tile_layout" if root.rank == 2 else "vector_layout")
@@ -275,6 +289,19 @@ def _name_tiles(
             lines.append(f"{name} = {parent}.reduce({1 - tile.axis})")
         layouts.names[tile] = reduced[parent, tile.axis]
     return lines, problems
+
+
+def _size_problems(tile: Tile, node: ast.AST, known: _Known) -> list[Problem]:
+    """Whether a tile of evident extents fits the registers of the one warpgroup that holds it."""
+    dims = ast.parse(tile.shape_text, mode="eval").body
+    extents = [known.number(d) for d in dims.elts] if isinstance(dims, ast.Tuple) else [None]
+    if None in extents:
+        return []
+    size = math.prod(extents)  # type: ignore[arg-type]
+    text = f"a tile of {size} elements takes {size // 128} registers of each thread at 32 bits, of 255"
+    if size > _LARGEST:
+        return [("B125", node, text, f"use tiles of at most {_LARGEST // 2} elements, or a loop over such tiles")]
+    return [("P302", node, text, f"tiles of at most {_LARGEST // 2} elements need no memory for registers")] if 2 * size > _LARGEST else []
 
 
 def _shape_text(tile: Tile, ranks: dict[str, int]) -> str:

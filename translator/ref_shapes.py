@@ -55,6 +55,23 @@ def ref_dims(
     return dims, inputs
 
 
+def evident_extents(sites: list[CallSite], names: list[str], inputs: int | None, resolver: Resolver) -> dict[str, int]:
+    """{dimension of a ref, or parameter of the kernel: its largest value}, where the calls show numbers."""
+    found: dict[str, int] = {}
+    for site in sites:
+        pairs = list(site.bound.items())
+        outs = len(names) if inputs is None else inputs
+        for first, specs in ((0, site.in_specs or ()), (outs, site.out_specs or ())):
+            for name, spec in zip(names[first:], specs):
+                kept = [b for b in spec.block_shape or () if b is not None]
+                pairs += [(f"{name}.shape[{d}]", b) for d, b in enumerate(kept)]
+        for text, node in pairs:
+            value = resolver.value(node)
+            if isinstance(value, ast.Constant) and type(value.value) is int:
+                found[text] = max(value.value, found.get(text, 0))
+    return found
+
+
 def _thin_refs(sites: list[CallSite], inputs: int, resolver: Resolver) -> dict[int, int]:
     """{position of a ref whose blocks are thin: the dimension of extent 1}.
 

@@ -302,9 +302,10 @@ def _read_grid(
     if any(numbers):
         return None, False
     ranks = {len(v.elts) for v in values if isinstance(v, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in v.elts)}
+    ranks |= {found for v in values if (found := _slice_rank(v)) is not None}
     if rank is None and len(ranks) == 1:
         (rank,) = ranks
-    if rank is None or rank == 1 and not any(isinstance(v, (ast.Tuple, ast.List)) or _is_tuple_call(v) for v in values):
+    if rank is None or rank == 1 and not any(isinstance(v, (ast.Tuple, ast.List)) or _is_tuple_call(v) or _slice_rank(v) for v in values):
         return None, False  # one axis: an integer or a tuple
     parts = [ast.Subscript(node, ast.Constant(i), ast.Load()) for i in range(rank)]
     return tuple(ast.fix_missing_locations(ast.copy_location(p, node)) for p in parts), False
@@ -325,9 +326,35 @@ def _values(node: ast.expr, resolver: Resolver) -> list[ast.AST]:
 def _is_number(value: ast.AST, resolver: Resolver) -> bool:
     if isinstance(value, ast.Constant):
         return isinstance(value.value, int)
+    if isinstance(value, ast.Name):  # ``n, d = x.shape``, ``n: int``
+        bound = resolver.binding(value)
+        if bound is None:
+            return False
+        if bound.kind == "parameter":
+            return isinstance(bound.node, ast.arg) and isinstance(bound.node.annotation, ast.Name) and bound.node.annotation.id == "int"
+        return bound.kind == "unpack" and _is_shape(bound.node)
+    if isinstance(value, ast.Subscript):
+        return _is_shape(value.value) and not isinstance(value.slice, ast.Slice)
+    if isinstance(value, ast.Attribute):
+        return value.attr in ("size", "ndim")
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("len", "int"):
+        return resolver.scope_of(value).find(value.func.id) is None
     if isinstance(value, ast.BinOp):
         return not any(isinstance(v, (ast.Tuple, ast.List)) for v in (value.left, value.right))
     return isinstance(value, ast.Call) and resolver.qualified(value.func) == f"{PALLAS}.cdiv"
+
+
+def _is_shape(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "shape"
+
+
+def _slice_rank(value: ast.AST) -> int | None:
+    """The number of axes of ``x.shape[:2]``."""
+    if not isinstance(value, ast.Subscript) or not _is_shape(value.value) or not isinstance(value.slice, ast.Slice):
+        return None
+    ends = [0 if e is None else e.value if isinstance(e, ast.Constant) else None for e in (value.slice.lower, value.slice.upper)]
+    start, stop = ends
+    return stop - start if value.slice.step is None and stop and start is not None and stop > start else None
 
 
 def _is_tuple_call(value: ast.AST) -> bool:

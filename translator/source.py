@@ -127,6 +127,8 @@ def decode(filename: str, data: bytes) -> Source:
         raise InputError(f"{filename}: {encoding} is not an encoding for source text") from None
     if not exact:
         raise InputError(f"{filename}: cannot be written back unchanged as {encoding}; convert it to UTF-8")
+    if re.search(r"\r(?!\n)", whole):
+        raise InputError(f"{filename}: it has a carriage return without a line feed; convert its line ends to LF or CRLF")
     body = whole.lstrip("\f")
     blanks = _BLANKS_AT_END.search(body)
     suffix = blanks[0] if blanks else ""

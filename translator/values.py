@@ -238,3 +238,10 @@ class Array(Value):
     @property
     def rank(self) -> int | None:
         return None if self.dims is None else len(self.dims)
+
+
+def holds_refs(value: Value) -> bool:
+    """Whether a value is a ref, a view of one, or a tuple that holds one."""
+    if isinstance(value, TupleValue):
+        return any(map(holds_refs, value.items))
+    return isinstance(value, (RefValue, ViewValue)) or isinstance(value, Unknown) and value.why == "refs"

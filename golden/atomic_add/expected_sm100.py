@@ -19,11 +19,25 @@ ROWS, COLUMNS = 128, 64
 
 
 # Support code for Mosaic GPU, emitted by pallas-port.
+def _grid(extents, names):
+  """Grid of a launch.  CUDA takes at most 65,535 programs along each axis but the last: if one is
+  longer, the longest becomes the last."""
+  n = len(extents)
+  for order in (range(n), sorted(range(n), key=lambda i: extents[i])):
+    grid = tuple(extents[i] for i in order)
+    *outer, middle, _ = grid
+    if max(math.prod(outer), middle) < 65536:  # JAX makes one axis of the outer ones
+      return dict(grid=grid, grid_names=tuple(names[i] for i in order))
+  raise ValueError(f"a grid of {extents}: too many programs on all axes but the longest")
+
+
 def _blocked(shape, vec=1):
   """Register layout of a tile for one warpgroup: `vec` neighbours per thread, lanes along columns,
   warps along rows first, so that a row reduction needs as few warps as possible."""
   if len(shape) > 2 or any(n & (n - 1) or not n for n in shape):
     raise ValueError(f"a tile of shape {shape} needs rank 1 or 2 and power-of-two extents")
+  if math.prod(shape) > 32768:
+    raise ValueError(f"a tile of shape {shape} does not fit the registers of one warpgroup: 16384 elements do")
   if shape == (1,):
     return None  # a number, which every thread holds
   *rows, cols = shape
@@ -492,8 +506,7 @@ def split_sum(x):
         plgpu.kernel(
             split_sum_kernel_blocks,
             out_type=(),
-            grid=(rows // ROWS, columns // COLUMNS),
-            grid_names=("i", "j"),
+            **_grid((rows // ROWS, columns // COLUMNS), ("i", "j")),
         )(x, zero)
         return zero[...]
 

@@ -21,6 +21,8 @@ def _blocked(shape, vec=1):
   warps along rows first, so that a row reduction needs as few warps as possible."""
   if len(shape) > 2 or any(n & (n - 1) or not n for n in shape):
     raise ValueError(f"a tile of shape {shape} needs rank 1 or 2 and power-of-two extents")
+  if math.prod(shape) > 32768:
+    raise ValueError(f"a tile of shape {shape} does not fit the registers of one warpgroup: 16384 elements do")
   if shape == (1,):
     return None  # a number, which every thread holds
   *rows, cols = shape

@@ -16,6 +16,11 @@ def _where(condition, x, y):
   return jnp.where(condition, x, y)
 
 
+def _invert(x):
+  """~x, also of bools."""
+  return x ^ True if x.dtype == jnp.bool_ else ~x
+
+
 def _logical_not(x):
   """True where `x` is False or 0."""
   return x ^ True if x.dtype == jnp.bool_ else x == 0

@@ -309,7 +309,6 @@ def test_finding(body, code):
 EITHER = [
     pytest.param("r = x_ref if flag else y_ref\no_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", "B104", id="ref"),
     pytest.param("r = x_ref\nif flag:\n    r = y_ref\no_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", "B104", id="ref-if"),
-    pytest.param("for r in (x_ref, y_ref):\n    o_ref[pl.ds(0, w)] = r[pl.ds(0, w)]", "B104", id="refs-of-a-loop"),
     pytest.param(f"{TILE}s = x.sum(axis=1, keepdims=True) if flag else x.sum(axis=0, keepdims=True)\ny = x - s", "B105", id="rows-or-columns"),
     pytest.param(f"{TILE}s = x.sum(axis=1, keepdims=True)\nif flag:\n    s = x\ny = x - s", "B105", id="thin-or-full"),
     pytest.param(f"{TILE}s = x.sum(axis=1, keepdims=True)\nif flag:\n    s = 1.0\ny = x - s", "B105", id="thin-or-number"),

@@ -259,3 +259,13 @@ def test_public_names_of_the_module_stay(name, removed):
     head = f"{HEAD}{name} = plgpu.CompilerParams()\n"
     call = f"def run(x, m, n):\n    return pl.pallas_call(kernel, {OUT}, compiler_params={name})(x)\n"
     assert len(plan(call, head)[0].unused) == removed
+
+
+@pytest.mark.parametrize("grid, ordered", [
+    ("(4, 4)", False), ("(65535, m)", False), ("(65536, 4)", True), ("(m, 4)", True), ("(2, 4, m)", False),
+    ("(256, 256, m)", True), ("(m,)", False),
+])
+def test_axes_that_may_be_too_long_for_their_place(grid, ordered):
+    letters = "i, j, l"[: 3 * grid.count(",") + 1] if grid != "(m,)" else "i"
+    call, problems = plan(run(f"pl.BlockSpec((8, 128), lambda {letters}: (i, 0))", grid=grid, out=f"pl.BlockSpec((8, n), lambda {letters}: (i, 0))"))
+    assert not problems and call.may_be_long is ordered

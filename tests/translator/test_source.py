@@ -281,3 +281,9 @@ def test_write_to_a_folder(tmp_path):
 def test_write_below_a_missing_folder(tmp_path):
     with pytest.raises(InputError, match="cannot be written: No such file or directory"):
         write(str(tmp_path / "none" / "k.py"), b"new")
+
+
+@pytest.mark.parametrize("data", [b"x = 1\ry = 2\r", b'x = """a\rb"""\n', b"x = 1\r\r\n"])
+def test_carriage_return_alone_is_refused(data):
+    with pytest.raises(InputError, match="k.py: it has a carriage return without a line feed"):
+        decode("k.py", data)

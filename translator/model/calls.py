@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Callable
 
 from ..names import FOR_LOOP, PALLAS, TRITON, FunctionNode
 from ..replacements import DERIVATIVES, FUNCTIONS, JIT, UNWRAPPED, obstacle, replacement
@@ -20,6 +21,7 @@ from ..values import (
     Unknown,
     Value,
     ViewValue,
+    holds_refs,
 )
 from .events import (
     Dot,
@@ -48,6 +50,15 @@ _STATIC_CALLS = {
     "math.ceil",
     "math.floor",
     "math.log2",
+}
+_OF_TUPLES: dict[str, Callable[..., tuple[Value, ...]]] = {
+    "tuple": lambda items: items,
+    "list": lambda items: items,
+    "reversed": lambda items: items[::-1],
+    "zip": lambda *tuples: tuple(map(TupleValue, zip(*tuples))),
+    "enumerate": lambda items: tuple(
+        TupleValue((Scalar(True, (str(i),) if i else (), str(i)), item)) for i, item in enumerate(items)
+    ),
 }
 _STATIC_BUILTINS = {"min", "max", "len", "int", "abs", "divmod", "bool", "float", "round"}
 
@@ -161,9 +172,12 @@ class Calls:
             return self.static_call(node, values)
         if name == "slice":
             return self.slice_value(values)
-        if name in ("zip", "enumerate", "range", "print", "isinstance", "getattr", "tuple", "list"):
-            if name in ("tuple", "list") and values and isinstance(values[0], TupleValue):
-                return values[0]
+        tuples = [v.items for v in values if isinstance(v, TupleValue)]
+        if name in _OF_TUPLES and not node.keywords and tuples and len(tuples) == len(values):
+            return TupleValue(_OF_TUPLES[name](*tuples))
+        if name in _OF_TUPLES and any(map(holds_refs, values)):
+            return self.handed_out(node)
+        if name in _OF_TUPLES or name in ("range", "print", "isinstance", "getattr"):
             return Unknown(name)
         self.find("B110", node, f"a call of {name}, which is not known")
         return Unknown(name)
@@ -397,9 +411,13 @@ class Calls:
                 return Unknown("axis")
             axis = int(axis_value.text)
         rank = value.rank
+        if rank is None and axis == 1 and (ref := self.loaded_from(operand)) is not None:  # tiles have rank 1 or 2
+            self.model.ref_ranks[ref.name] = rank = 2
+            value = dataclasses.replace(value, dims=(f"{ref.name}.shape[0]", f"{ref.name}.shape[1]"))
+            value.tile.find().rank = 2
         if axis is not None and axis < 0:
             if rank is None:
-                self.find("B112", node, "a reduction of an array whose rank is not known")
+                self.find("B112", node, "a reduction of an array whose rank is not known", "load it with an index for each dimension: ref[:, :]")
                 return Unknown("axis")
             axis += rank
         ones = value.rank or 0 if keepdims else 0
@@ -420,7 +438,7 @@ class Calls:
         if axis is None or rank == 1:
             return Scalar(ones=ones)
         if rank is None or value.dims is None:
-            self.find("B112", node, "a reduction of an array whose rank is not known")
+            self.find("B112", node, "a reduction of an array whose rank is not known", "load it with an index for each dimension: ref[:, :]")
             return Unknown("axis")
         if rank != 2:
             self.find("B112", node, f"a reduction of an array of rank {rank}")

@@ -14,15 +14,20 @@ from ..values import (
     RefValue,
     Scalar,
     ShapeOf,
+    SliceValue,
     TupleValue,
     Unknown,
     Value,
     ViewValue,
+    holds_refs,
 )
 from .events import (
     Strip,
 )
 from .text import tuple_text
+
+
+_IN_DICTIONARY = "refs in a dictionary"
 
 
 class Expressions:
@@ -80,7 +85,11 @@ class Expressions:
                 return result
             case ast.Starred(value):
                 return self.eval(value, env)
-            case ast.JoinedStr() | ast.Dict() | ast.Set():
+            case ast.Dict(_, values) | ast.Set(values):
+                if any(holds_refs(self.eval(v, env)) for v in values):
+                    self.find("B104", node, "refs in a dictionary or set", "keep them in variables or a tuple")
+                return Unknown("literal")
+            case ast.JoinedStr():
                 return Unknown("literal")
             case ast.ListComp() | ast.GeneratorExp() | ast.DictComp() | ast.SetComp():
                 self.find("B101", node, "a comprehension in a kernel", "write it as a loop")
@@ -148,6 +157,9 @@ class Expressions:
     def subscript(self, node: ast.Subscript, env: dict[str, Value]) -> Value:
         base = self.eval(node.value, env)
         if isinstance(base, (RefValue, ViewValue)):
+            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+                self.find("B104", node, f"{ast.unparse(node)[:60]}: refs in a dictionary", "pass each array as an argument of its own")
+                return Unknown(_IN_DICTIONARY)
             index = self.index(node.slice, base, env)
             if isinstance(node.value, ast.Attribute) and node.value.attr == "at":
                 ref = base if isinstance(base, RefValue) else base.ref
@@ -185,7 +197,19 @@ class Expressions:
             item = self.eval(node.slice, env)
             if isinstance(item, Scalar) and item.text.isdigit():
                 return self.further_ref(int(item.text), ast.unparse(node))
+        elif isinstance(base, Unknown) and base.why != _IN_DICTIONARY and self.indexes_ref(node.slice, env):
+            self.find("B104", node, f"{ast.unparse(node.value)[:60]} may be a ref, and where it comes from was not followed",
+                      "index the ref by its name")
         return Unknown("subscript")
+
+    def indexes_ref(self, node: ast.expr, env: dict[str, Value]) -> bool:
+        """Whether an index makes sense for refs and arrays alone: ``...``, ``pl.ds``, what is not static."""
+        if isinstance(node, ast.Slice):
+            return False
+        parts = node.elts if isinstance(node, ast.Tuple) else [node]
+        values = [self.eval(p, env) for p in parts if not isinstance(p, ast.Slice)]
+        moving = any(isinstance(v, (SliceValue, Array)) or isinstance(v, Scalar) and not v.static for v in values)
+        return moving or any(isinstance(p, ast.Constant) and p.value is Ellipsis for p in parts)
 
     def array_subscript(self, node: ast.Subscript, base: Array, env: dict[str, Value]) -> Value:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]

@@ -35,8 +35,8 @@ class Operators:
                 return Scalar(value.static, value.terms, text if value.text else "", ones=value.ones)
             return Scalar(value.static, (UNKNOWN_FACTOR,), ast.unparse(node) if value.text else "", ones=value.ones)
         if isinstance(value, Array):
-            if isinstance(op, ast.Invert) and value.kind == "bool":
-                self.model.calls.append((node, "~bool"))
+            if isinstance(op, ast.Invert) and value.kind in ("bool", ""):
+                self.model.calls.append((node, f"~{value.kind}"))
             return dataclasses.replace(value, run=None, mask=None)
         return value
 

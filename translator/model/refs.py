@@ -329,10 +329,10 @@ class Refs:
         for old in self.model.accesses:
             if old.node is access.node:
                 if (old.tile is None) != (access.tile is None) or old.unit != access.unit:
-                    self.find("B109", access.node, "a load or store in a helper that is called for an element and for a tile")
+                    self.find("B109", access.node, "a load or store in a helper or loop that runs for an element and for a tile")
                 elif old.tile is not None and access.tile is not None:
                     if _unlike(old, access):
-                        self.find("B109", access.node, "a load or store in a helper that is called for tiles of different shapes",
+                        self.find("B109", access.node, "a load or store in a helper or loop that runs for tiles of different shapes",
                                   "write one helper for each shape")
                     old.tile.unify(access.tile)
                 if old.ref is access.ref:
@@ -343,7 +343,11 @@ class Refs:
 def _unlike(a: Access, b: Access) -> bool:
     """Whether two accesses at one place of the source have tiles of different shapes."""
     assert a.tile is not None and b.tile is not None
-    texts = [x.tile.find().shape_text.replace(f"{x.ref.name}.", "ref.") for x in (a, b)]  # type: ignore[union-attr]
+    own = a.dims is not None and b.dims is not None  # the tile may have met arrays of other texts since
+    texts = [
+        (tuple_text(x.dims or ()) if own else x.tile.find().shape_text).replace(f"{x.ref.name}.", "ref.")  # type: ignore[union-attr]
+        for x in (a, b)
+    ]
     if a.ref is b.ref:  # one ref's extents may be spelled in several ways
         return texts[0] != texts[1] and all(re.fullmatch(r"[(\d, )]+", t) for t in texts)
     return texts[0] != texts[1] or a.tile.find().rank != b.tile.find().rank

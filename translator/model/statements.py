@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 from ..names import PALLAS, FunctionNode
 from ..values import (
@@ -19,6 +20,7 @@ from ..values import (
     Unknown,
     Value,
     ViewValue,
+    holds_refs,
 )
 from .text import tuple_text
 
@@ -149,16 +151,17 @@ class Statements:
                 stride = values[2] if len(values) > 2 else Scalar(True, ("1",), "1")
                 if all(isinstance(v, Scalar) for v in (start, stride)):
                     step = Scalar(True, (*start.terms, *stride.terms))  # type: ignore[union-attr]
+        steps = [step]
         if isinstance(iterated, TupleValue) and iterated.items:
-            step = functools.reduce(self.join, iterated.items)
-        if isinstance(node.target, ast.Name):
-            env[node.target.id] = step
-        else:
-            self.bind_pattern(node.target, step, env)
+            # a ref is one at a time, as in a helper that is called for each
+            apart = holds_refs(iterated)
+            steps = list(iterated.items) if apart else [functools.reduce(self.join, iterated.items)]
         before = dict(env)
-        for name in _assigned(node.body) & env.keys():  # of an earlier iteration
-            env[name] = self.carried(env[name], static=True)
-        self.block(node.body, env, returns)
+        for step in steps:
+            self.bind_pattern(node.target, step, env)
+            for name in _assigned(node.body) & env.keys() - _assigned([node.target]):  # of an earlier iteration
+                env[name] = self.carried(env[name], static=True)
+            self.block(node.body, env, returns)
         self.merge(env, before)
         self.block(node.orelse, env, returns)
 
@@ -276,8 +279,8 @@ class Statements:
             self.bind_pattern(e, item, env)
 
 
-def _assigned(body: list[ast.stmt]) -> set[str]:
-    """Names that statements assign, those of nested functions left out."""
+def _assigned(body: Sequence[ast.AST]) -> set[str]:
+    """Names that statements or targets assign, those of nested functions left out."""
     found: set[str] = set()
     queue: list[ast.AST] = list(body)
     while queue:

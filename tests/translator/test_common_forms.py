@@ -1,0 +1,162 @@
+"""Spellings of small kernels that many people use: each ports and computes the same, or says what to change."""
+
+import numpy as np
+import pytest
+
+from .evidence import codes, computes, plan, ported
+
+HEAD = """\
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+CP = plgpu.CompilerParams()
+
+"""
+RUN = """
+
+def run(x, m):
+    n, d = x.shape
+    block = pl.BlockSpec((None, d), lambda i: (i, 0))
+    return pl.pallas_call(kernel, grid=GRID, in_specs=[block, block], out_specs=block, out_shape=x, compiler_params=CP)(x, m)
+"""
+X = np.linspace(-3, 3, 4 * 64, dtype=np.float32).reshape(4, 64)
+M = np.arange(4 * 64).reshape(4, 64) % 3 == 0
+
+
+def module(kernel: str, grid: str = "(n,)") -> str:
+    return HEAD + kernel + RUN.replace("GRID", grid)
+
+
+FORMS = {
+    "inverted mask from memory": ("""
+def kernel(x_ref, m_ref, o_ref):
+    o_ref[...] = jnp.where(~m_ref[...], x_ref[...], 0)
+""", lambda x, m: np.where(~m, x, 0)),
+    "inverted integers": ("""
+def kernel(x_ref, m_ref, o_ref):
+    o_ref[...] = (~x_ref[...].astype(jnp.int32)).astype(jnp.float32)
+""", lambda x, m: (~x.astype(np.int32)).astype(np.float32)),
+    "refs in a loop": ("""
+def kernel(x_ref, m_ref, o_ref):
+    total = jnp.zeros(o_ref.shape, jnp.float32)
+    for i, (ref, weight) in enumerate(zip([x_ref, m_ref], (2.0, 3.0))):
+        total += ref[...].astype(jnp.float32) * weight + i
+    o_ref[...] = total
+""", lambda x, m: 2 * x + 3 * m + 1),
+    "on one line": ("""
+def kernel(x_ref, m_ref, o_ref): x = x_ref[...]; o_ref[...] = x - jnp.max(x)
+""", lambda x, m: x - x.max(1, keepdims=True)),
+    "parameters on lines of their own": ("""
+def kernel(x_ref,
+           m_ref, o_ref): o_ref[...] = x_ref[...] * 2
+""", lambda x, m: 2 * x),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_form(form):
+    kernel, expected = FORMS[form]
+    np.testing.assert_allclose(computes(module(kernel), X, M), expected(X, M), rtol=1e-6)
+
+
+def test_body_of_one_line_goes_below_the_signature():
+    text = ported(HEAD + """
+class Scale:
+    def call(self, x):
+        def kernel(x_ref, o_ref): o_ref[...] = x_ref[...] * 2.0 + jnp.exp(x_ref[...]) * jnp.cos(x_ref[...])
+        return pl.pallas_call(kernel, out_shape=x, compiler_params=CP)(x)
+""")
+    assert """
+        def kernel(x_ref, o_ref):
+            vec = _vec((x_ref, o_ref))
+            layout = _blocked(x_ref.shape, vec)
+            _store(
+                o_ref, ...,
+""" in text
+
+
+TWICE = """
+def kernel(x_ref, m_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2
+"""
+
+
+@pytest.mark.parametrize("grid", ["n", "x.shape[0]", "len(x)", "x.shape[:1]", "(n,)"])
+def test_grid_of_one_axis(grid):
+    assert 'grid_names=("i",)' in ported(module(TWICE, grid))
+
+
+def test_axis_tells_the_rank():
+    source = HEAD + """
+def kernel(x_ref, o_ref):
+    x = x_ref[...]
+    o_ref[...] = x - jnp.max(x, axis=1)[:, None]
+
+def run(x):
+    return pl.pallas_call(kernel, out_shape=x, compiler_params=CP)(x)
+"""
+    np.testing.assert_array_equal(computes(source, X), X - X.max(1, keepdims=True))
+
+
+REFUSED = {
+    "refs in a dictionary": ('refs = {"x": x_ref}', 'refs["x"][...]'),
+    "refs in a list that grows": ("refs = []\n    refs.append(x_ref)", "refs[0][...]"),
+    "refs through map": ("x, = map(lambda ref: ref[...], [x_ref])", "x"),
+    "refs by a loop's index": ("refs = (x_ref, m_ref)", "sum(refs[i][...] for i in range(2))"),
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_refs_that_are_not_followed_keep_the_call(form):
+    before, value = REFUSED[form]
+    source = module(f"\ndef kernel(x_ref, m_ref, o_ref):\n    {before}\n    o_ref[...] = {value}\n")
+    assert codes(source) & {"B101", "B104", "B110"}
+    assert plan(source).text == source
+
+
+def test_loop_over_an_index_of_refs_is_named():
+    source = module("""
+def kernel(x_ref, m_ref, o_ref):
+    refs = (x_ref, m_ref)
+    total = 0.0
+    for i in range(2):
+        total = total + refs[i][...]
+    o_ref[...] = total
+""")
+    assert "B104" in codes(source)
+
+
+def test_operands_in_a_dictionary_are_named():
+    source = HEAD + """
+def kernel(x, o_ref):
+    o_ref[...] = x["a"][...]
+
+def run(x):
+    return pl.pallas_call(kernel, out_shape=x["a"], compiler_params=CP)(x)
+"""
+    (diagnosis,) = plan(source).diagnostics
+    assert diagnosis.code == "B104" and "dictionary" in diagnosis.reason
+
+
+@pytest.mark.parametrize("elements, found", [(16384, set()), (32768, {"P302"}), (65536, {"B125"})])
+def test_tiles_above_what_registers_hold(elements, found):
+    source = f"""
+BLOCK = {elements}
+
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...] + 1
+
+def run(x):
+    block = pl.BlockSpec((BLOCK,), lambda i: (i,))
+    return pl.pallas_call(kernel, grid=(4,), in_specs=[block], out_specs=block, out_shape=x, compiler_params=CP)(x)
+"""
+    assert {d.code for d in plan(HEAD + source).diagnostics} == found
+
+
+def test_tile_that_only_tracing_shows_is_refused_there():
+    source = module(TWICE)
+    assert not codes(source)
+    with pytest.raises(ValueError, match="does not fit the registers"):
+        computes(source, np.zeros((1, 65536), np.float32), np.zeros((1, 65536), bool))
