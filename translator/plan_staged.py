@@ -35,6 +35,7 @@ from .model.text import wrap
 from .names import PALLAS, Resolver, walk
 from .product_sums import find_sum
 from .replacements import ALONG_AXES, PLAIN_REDUCTIONS, replacement
+from .slice_loads import names_loaded, names_stored
 from .staged_emission import emit_kernel
 from .staged_launch import plan_launches
 from .staged_plan import RegisterDot, Ring, StagedLoad
@@ -231,19 +232,60 @@ class StagedPlanner:
     def _staged_read(self, access: Access) -> tuple[Loop, StagedLoad] | None:
         """A load that a loop of products computes with, where its copy can run ahead as well."""
         statement = self.resolver.statement_of(access.node)
-        block = self.resolver.parents[statement]
-        loop = next((x for x in self.model.loops if x.body is block), None)
-        if loop is None or not any(self.resolver.is_inside(d.node, block) for d in self.model.dots):
+        place = self._place(statement)
+        loop = next((x for x in self.model.loops if x.body is self.resolver.parents[place]), None)
+        if loop is None or not any(self.resolver.is_inside(d.node, loop.body) for d in self.model.dots):
+            return None
+        test = self._tests(statement, place, access)
+        if test is None:
             return None
         kept = len(self.bounds)
         try:
-            self._loop_of(access)
+            self._check_loop(loop, access)
             name = access.ref.name.removesuffix("_ref")
             load = self._staged_load(access, (name, statement, False))
         except Unplanned:
             del self.bounds[kept:]
             return None
-        return loop, dataclasses.replace(load, read=True)
+        load = dataclasses.replace(load, place=place, test=test, read=True)
+        if place is not statement and names_stored(place) & names_loaded(ast.parse(load.window, mode="eval")):
+            del self.bounds[kept:]
+            return None
+        return loop, load
+
+    def _place(self, statement: ast.stmt) -> ast.stmt:
+        """The statement around which no ``if`` stands."""
+        while isinstance(parent := self.resolver.parents[statement], ast.If):
+            statement = parent
+        return statement
+
+    def _tests(self, statement: ast.stmt, place: ast.stmt, access: Access) -> str | None:
+        """The test under which a statement inside of ``place`` runs, None if the memory warpgroup cannot make it.
+
+        Only that of the innermost ``if`` if it asks for the ref itself: a copy too many is harmless.
+        """
+        tests: list[str] = []
+        while statement is not place:
+            parent = self.resolver.parents[statement]
+            assert isinstance(parent, ast.If)
+            if not self._of_parameters(parent.test):
+                return None
+            text = ast.unparse(parent.test)
+            if statement not in parent.body:
+                tests.insert(0, f"not {wrap(text)}")
+            elif not tests and text == f"{access.ref.name} is not None":
+                return text
+            else:
+                tests.insert(0, text if isinstance(parent.test, (ast.Name, ast.Compare)) else f"({text})")
+            statement = parent
+        return " and ".join(tests)
+
+    def _of_parameters(self, test: ast.expr) -> bool:
+        """Whether a test reads nothing but parameters of the kernel, which keep their values."""
+        kernel = self.kernel
+        parameters = {a.arg for a in walk(kernel.args) if isinstance(a, ast.arg)}
+        names = names_loaded(test)
+        return names <= parameters and all(len(self.resolver.scopes[kernel].bindings.get(n, ())) == 1 for n in names)
 
     def _loop_of(self, access: Access) -> Loop | None:
         """The loop whose body's own statement holds a load; None outside of loops."""
@@ -253,14 +295,19 @@ class StagedPlanner:
             return None
         for loop in self.model.loops:
             if loop.body is block:
-                if not isinstance(block, ast.FunctionDef) or self.resolver.parents[block] is not self.kernel:
-                    raise Unplanned(access.node, "a loop of products whose body is not a function in the kernel", "define it in the kernel")
-                if self.resolver.parents[self.resolver.statement_of(loop.node)] is not self.kernel:
-                    raise Unplanned(loop.node, "a loop of products in a branch or in another loop")
-                if sum(other.body is block for other in self.model.loops) > 1:
-                    raise Unplanned(loop.node, "two loops with the same body", "write a body for each")
+                self._check_loop(loop, access)
                 return loop
         raise Unplanned(access.node, "an operand of a product that is loaded in a branch or in a loop within a loop")
+
+    def _check_loop(self, loop: Loop, access: Access) -> None:
+        """Raises Unplanned for a loop that the memory warpgroup cannot run along."""
+        body = loop.body
+        if not isinstance(body, ast.FunctionDef) or self.resolver.parents[body] is not self.kernel:
+            raise Unplanned(access.node, "a loop of products whose body is not a function in the kernel", "define it in the kernel")
+        if self.resolver.parents[self.resolver.statement_of(loop.node)] is not self.kernel:
+            raise Unplanned(loop.node, "a loop of products in a branch or in another loop")
+        if sum(other.body is body for other in self.model.loops) > 1:
+            raise Unplanned(loop.node, "two loops with the same body", "write a body for each")
 
     def _staged_load(self, access: Access, uses: tuple[str, ast.stmt, bool]) -> StagedLoad:
         name, statement, alone = uses
@@ -288,7 +335,7 @@ class StagedPlanner:
             raise Unplanned(access.node, f"the operand {ref.name} is not a tile of rank 2")
         if access.mask is not None:
             self._take_bounds(access, starts)
-        return StagedLoad(access, name, tuple(texts), tuple(block), statement, alone, self.split(access))  # type: ignore[arg-type]
+        return StagedLoad(access, name, tuple(texts), tuple(block), statement, alone, self.split(access), statement)  # type: ignore[arg-type]
 
     def _index_text(self, access: Access, dim: int, ix: Index) -> str:
         """The user's own text of one index where it is a slice or a number, else one made from its start."""
@@ -342,14 +389,10 @@ class StagedPlanner:
 
     def innermost_test(self, node: ast.AST) -> str:
         """The test of the ``if`` around a node, if it reads nothing but the kernel's parameters."""
-        kernel = self.kernel
-        parameters = {a.arg for a in walk(kernel.args) if isinstance(a, ast.arg)}
         child, parent = node, self.resolver.parents[node]
-        while parent is not kernel:
+        while parent is not self.kernel:
             if isinstance(parent, ast.If) and child in parent.body:
-                names = {n.id for n in walk(parent.test) if isinstance(n, ast.Name)}
-                rebound = any(len(self.resolver.scopes[kernel].bindings.get(n, ())) > 1 for n in names)
-                return ast.unparse(parent.test) if names <= parameters and not rebound else ""
+                return ast.unparse(parent.test) if self._of_parameters(parent.test) else ""
             child, parent = parent, self.resolver.parents[parent]
         return ""
 

@@ -60,22 +60,22 @@ class _Slice:
             if loop is not None:
                 kept[:0] = self._loop(loop, needed)
                 continue
-            here = [r for r in self.planner.rings if any(load.statement is s for load in r.loads)]
-            if here:
-                for r in here:
-                    if s is r.loads[-1].statement:
-                        self._check_order(r, statements)
-                        kept.insert(0, self._copies(r, needed))
-                if {n for n in _defined(s) if n in needed} - {load.name for load in here[0].loads}:
+            here = [r for r in self.planner.rings if any(load.place is s for load in r.loads)]
+            for r in here:
+                if s is r.loads[-1].place:
+                    self._check_order(r, statements)
+                    kept.insert(0, self._copies(r, needed))
+            if any(load.statement is s for r in here for load in r.loads):
+                if {n for n in names_stored(s) if n in needed} - {load.name for load in here[0].loads}:
                     raise Unplanned(s, "an address that depends on a tile")
                 continue
             if isinstance(s, ast.FunctionDef) and (owner := next((r for r in self.planner.rings if r.loop and r.loop.body is s), None)):
                 kept.insert(0, self._body(s, owner, needed))
-            elif isinstance(s, ast.If) and _defined(s) & needed:
+            elif isinstance(s, ast.If) and names_stored(s) & needed:
                 kept.insert(0, self._branch(s, needed))
-            elif _defined(s) & needed:
+            elif names_stored(s) & needed:
                 self._check(s)
-                needed |= _read(s)
+                needed |= names_loaded(s)
                 kept.insert(0, self.planner.rebuilt(s))  # type: ignore[arg-type]
         return kept, needed
 
@@ -86,7 +86,7 @@ class _Slice:
         assert ring.loop is not None
         loop = ring.loop
         for bound in (loop.lower, loop.upper):
-            needed |= _read(bound)
+            needed |= names_loaded(bound)
         body = loop.body.name  # type: ignore[union-attr]
         self._body(loop.body, ring, needed)  # type: ignore[arg-type]  # its closure is read here, where it runs
         lower, upper = self.planner.text(loop.lower), self.planner.text(loop.upper)
@@ -96,17 +96,17 @@ class _Slice:
 
     def _check_order(self, ring: Ring, statements: list[ast.stmt]) -> None:
         """The copies are issued together, at the last load: what the earlier ones read must not change until there."""
-        last = statements.index(ring.loads[-1].statement)
+        last = statements.index(ring.loads[-1].place)
         for load in ring.loads:
-            between = statements[statements.index(load.statement) : last]
-            changed = {n for s in between for n in _defined(s)} & _read(ast.parse(load.window, mode="eval"))
+            between = statements[statements.index(load.place) : last]
+            changed = {n for s in between for n in names_stored(s)} & names_loaded(ast.parse(load.window, mode="eval"))
             if changed:
                 raise Unplanned(load.access.node, f"{min(changed)} is assigned again before the last load of this step", "use two names")
 
     def _copies(self, ring: Ring, needed: set[str]) -> ast.stmt:
         windows = [load.window for load in (*ring.operands, *ring.reads)]
         for text in windows:
-            needed |= _read(ast.parse(text, mode="eval"))
+            needed |= names_loaded(ast.parse(text, mode="eval"))
         return ast.parse(f"{ring.name}.load({ring.step}, {', '.join(windows)})").body[0]
 
     def _body(self, function: ast.FunctionDef, ring: Ring, needed: set[str]) -> ast.stmt:
@@ -114,14 +114,14 @@ class _Slice:
         body, inner = self.block(function.body, set())
         if carry in inner:
             raise Unplanned(function, "addresses that depend on what the loop carries", "compute them from the loop's index")
-        needed |= inner - {variable} - {n for s in body for n in _defined(s)}
+        needed |= inner - {variable} - {n for s in body for n in names_stored(s)}
         args = ast.arguments([], [ast.arg(variable), ast.arg("_")], None, [], [], None, [])
         return ast.FunctionDef(function.name, args, body, [], type_params=[])
 
     def _branch(self, s: ast.If, needed: set[str]) -> ast.stmt:
         body, first = self.block(s.body, set(needed))
         orelse, second = self.block(s.orelse, set(needed))
-        needed |= first | second | _read(s.test)
+        needed |= first | second | names_loaded(s.test)
         self._check(s.test)
         return ast.If(self.planner.rebuilt(s.test), body or [ast.Pass()], orelse)  # type: ignore[arg-type]
 
@@ -131,11 +131,11 @@ class _Slice:
                 raise Unplanned(node, "an address or a loop bound that depends on a tile")
 
 
-def _defined(s: ast.stmt) -> set[str]:
+def names_stored(s: ast.stmt) -> set[str]:
     if isinstance(s, ast.FunctionDef):
         return {s.name}
     return {n.id for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
-def _read(node: ast.AST) -> set[str]:
+def names_loaded(node: ast.AST) -> set[str]:
     return {n.id for n in walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}

@@ -141,7 +141,7 @@ class _Emission:
                 continue
             done.add(load.statement)
             if load is first:
-                self.add(act.StagedLines(self.span(load.statement), tuple(lines)))
+                self.add(act.StagedLines(self.span(load.place), tuple(lines)))
             if load.alone:
                 self.add(act.RemoveStatement(self.span(load.statement)))
         if ring.loop is not None:

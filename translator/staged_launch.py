@@ -13,7 +13,7 @@ import ast
 
 from . import actions as act
 from .dot_plan import Unplanned
-from .model.text import call_lines
+from .model.text import call_lines, wrap
 from .names import MOSAIC, walk
 from .plan_calls import unused_statements
 from .plan_dot_launch import Translator, num_stages_of, unused_partial
@@ -155,7 +155,17 @@ class _Launch:
 
     def _block(self, load) -> str:
         extents = ", ".join(self.translate(d, self.site.call) for d in load.block) + ("," if len(load.block) == 1 else "")
-        return f"(({extents}), {self._array(load)}.dtype)"
+        block = f"(({extents}), {self._array(load)}.dtype)"
+        return f"{block} if {self._condition(load.test)} else None" if load.test else block
+
+    def _condition(self, test: str) -> str:
+        """A test of the kernel in the caller's terms: refs are arrays there."""
+        tree = ast.parse(test, mode="eval")
+        for n in walk(tree):
+            if isinstance(n, ast.Name):
+                known = n.id in self.translate.refs
+                n.id = self.args[self.translate.refs.index(n.id)].id if known else wrap(self.translate(n.id, self.site.call))  # type: ignore[attr-defined]
+        return ast.unparse(tree)
 
     def _array(self, load) -> str:
         return self.args[load.access.ref.position].id

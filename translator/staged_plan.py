@@ -18,6 +18,8 @@ class StagedLoad:
     read: whether the kernel computes with it, so that it goes on into registers; else only products
         read it. name: of the stage in the compute function. index: of each dimension of the ref, source text.
     block: its extents, source text of the kernel. statement: the assignment that holds the load.
+    place: the statement of the loop's body, or of the kernel, that holds it: an ``if`` where the load is made
+        under a test only. test: that test, source text of the kernel, "" if the load is always made.
     alone: whether the statement is ``name = load(...)``.
     split: for each of its axes, the dimension that warpgroups divide, else "".
     """
@@ -29,13 +31,15 @@ class StagedLoad:
     statement: ast.stmt
     alone: bool
     split: tuple[str, ...]
+    place: ast.stmt
+    test: str = ""
     read: bool = False
 
     @property
     def window(self) -> str:
-        if all(i == ":" for i in self.index):
-            return self.access.ref.name
-        return f"{self.access.ref.name}.at[{', '.join(self.index)}]"
+        whole = all(i == ":" for i in self.index)
+        window = self.access.ref.name if whole else f"{self.access.ref.name}.at[{', '.join(self.index)}]"
+        return f"{window} if {self.test} else None" if self.test else window
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ class _Ring:
   @staticmethod
   def scratch(stages, tile, swizzle, *blocks, reads=()):
     """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile. `reads`: blocks
-    that no product takes as they are."""
+    that no product takes as they are; None for one that this call does not read."""
     buffers = [
         plgpu.SMEM(
             (stages, *shape),
@@ -35,8 +35,8 @@ class _Ring:
         )
         for shape, dtype in blocks
     ]
-    buffers += [plgpu.SMEM((stages, *shape), dtype) for shape, dtype in reads]
-    full = plgpu.Barrier(num_arrivals=len(buffers), num_barriers=stages)
+    buffers += [None if block is None else plgpu.SMEM((stages, *block[0]), block[1]) for block in reads]
+    full = plgpu.Barrier(num_arrivals=sum(b is not None for b in buffers), num_barriers=stages)
     return buffers, full, tile.empty_barrier(stages)
 
   def slot(self, count):
@@ -51,7 +51,8 @@ class _Ring:
       plgpu.barrier_wait(self.empty.at[slot])
 
     for source, buffer in zip(sources, self.buffers, strict=True):
-      plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
+      if source is not None:
+        plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
     return count + 1
 
   def drain(self, count):
@@ -65,7 +66,7 @@ class _Ring:
     """The tiles of step `count`, once they are there."""
     slot = self.slot(count)
     plgpu.barrier_wait(self.full.at[slot])
-    return [buffer.at[slot] for buffer in self.buffers]
+    return [None if buffer is None else buffer.at[slot] for buffer in self.buffers]
 
   def release(self, count, when=True):
     """Gives the stage of step `count` back, if `when`."""

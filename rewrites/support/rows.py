@@ -34,7 +34,7 @@ def _block_views(refs, specs, program):
 
 def _fitting_stages(num_stages, tile, once, stages):
   """How many stages of a ring fit the shared memory of a block (227 KB), up to `num_stages`."""
-  size = lambda blocks: sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in blocks)
+  size = lambda blocks: sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in filter(None, blocks))
   free = 226 * 1024 - tile.scratch_bytes() - size(once)
   if free < size(stages):
     raise ValueError(f"one stage of {size(stages)} bytes does not fit {free} bytes of shared memory: use smaller blocks")

@@ -147,3 +147,21 @@ def test_indices_that_only_a_mask_reads_and_that_get_a_new_axis():
         result = port(Source("kernel.py", text), target, Options())
         assert [s.status for s in result.sites] == ["ported"]
         assert re.search(r"columns = \(?t \* bk .*\)? if not whole else None\n.*whole else .*>= columns\[None, :\]", result.text)
+
+
+def test_a_load_under_a_test_of_its_ref_is_staged():
+    text = port(Source("kernel.py", only("optional_ref")), "sm90", Options()).text
+    assert "ids_ref.at[keys] if ids_ref is not None else None" in text
+    assert "((64,), ids.dtype) if ids is not None else None]" in text
+    assert "k, v, ids_tile, ids_tile2 = ring.wait(t)" in text
+
+
+@pytest.mark.parametrize("old, new", [
+    pytest.param("            mask = None\n            if ids_ref is not None:", "            mask = None\n            if s.shape[0] and ids_ref is not None:", id="test-of-a-value"),
+    pytest.param("mask = ids_ref[pl.ds(i * bq, bq)][:, None] == ids_ref[keys]", "held = pl.ds(t * bk, bk)\n                mask = ids_ref[pl.ds(i * bq, bq)][:, None] == ids_ref[held]", id="address-set-under-the-test"),
+])
+def test_loads_under_other_tests_are_not_staged(old, new):
+    text = only("optional_ref")
+    assert text.count(old) == 1
+    text = port(Source("kernel.py", text.replace(old, new)), "sm90", Options()).text
+    assert "_load(ids_ref, keys" in text or "_load(ids_ref, held" in text

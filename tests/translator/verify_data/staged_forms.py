@@ -231,3 +231,62 @@ def reference(q, k, v):
         return jnp.where((gap >= 0) & (gap < 200), s, -jnp.inf)
 
     return attention(q, k, v, mask)
+
+
+# -- optional_ref
+def kernel(q_ref, k_ref, v_ref, ids_ref, o_ref, *, bq, bk, causal):
+    q = q_ref[...]
+    i = pl.program_id(0)
+
+    def step(t, carry):
+        acc, m, l = carry
+        keys = pl.ds(t * bk, bk)
+        k = k_ref[keys, :]
+        s = jnp.dot(q, k.T, preferred_element_type=F32)
+        if causal or ids_ref is not None:
+            mask = None
+            if ids_ref is not None:
+                mask = ids_ref[pl.ds(i * bq, bq)][:, None] == ids_ref[keys][None, :]
+            if causal:
+                below = (i * bq + jnp.arange(bq))[:, None] >= (t * bk + jnp.arange(bk))[None, :]
+                mask = below if mask is None else mask & below
+            s = jnp.where(mask, s, -1e30)
+        m_new = jnp.maximum(m, jnp.max(s, axis=1))
+        scale = jnp.exp2(m - m_new)
+        p = jnp.exp2(s - m_new[:, None])
+        v = v_ref[keys, :]
+        acc = scale[:, None] * acc + jnp.dot(p.astype(v.dtype), v, preferred_element_type=F32)
+        return acc, m_new, scale * l + jnp.sum(p, axis=1)
+
+    acc = jnp.zeros((bq, q_ref.shape[1]), F32)
+    acc, m, l = lax.fori_loop(0, k_ref.shape[0] // bk, step, (acc, jnp.full(bq, -jnp.inf), jnp.zeros(bq)))
+    o_ref[...] = (acc / l[:, None]).astype(o_ref.dtype)
+
+
+def call(q, k, v, ids, causal):
+    rows = pl.BlockSpec((128, q.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        functools.partial(kernel, bq=128, bk=64, causal=causal),
+        grid=(q.shape[0] // 128,),
+        in_specs=[rows, None, None, None],
+        out_specs=rows,
+        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        compiler_params=CP,
+    )(q, k, v, ids)
+
+
+def run(q, k, v, ids):
+    return call(q, k, v, ids, True), call(q, k, v, None, True), call(q, k, v, ids, False)
+
+
+def example_optional_ref():
+    ids = jnp.repeat(jnp.arange(3), jnp.array([100, 60, 96]), total_repeat_length=256)
+    return normal(0, 256, 64), normal(1, 256, 64), normal(2, 256, 64), ids.astype(jnp.int32)
+
+
+def reference(q, k, v, ids):
+    same = ids[:, None] == ids[None, :]
+    below = jnp.tril(jnp.ones_like(same))
+    return tuple(
+        attention(q, k, v, lambda s: jnp.where(mask, s, -jnp.inf)) for mask in (same & below, below, same)
+    )
