@@ -2,7 +2,9 @@
 
 Why: at Warpgroup semantics nothing can be computed on an (M, 1) or (1, N) array, and a reduction
 with `keepdims=True` never lowers. The port reduces without `keepdims`, leaves `[:, None]` out where
-arithmetic on the thin array follows, and adds it where the array is broadcast against a tile.
+arithmetic on the thin array follows, and adds it where the array is broadcast against a tile. Where the
+two may have different dtypes that is `lax.broadcast_in_dim(x, tile.shape, [axis])`: the conversion to the
+common dtype then is one of whole tiles, since nothing converts an (M, 1) array.
 `jnp.expand_dims`, and `x[:, 0]` or `squeeze` of a thin array, are treated alike. One index vector that
 numbers both rows and columns is computed twice, since an array has one layout.
 
@@ -32,6 +34,7 @@ class NewAxes(Rule):
         actions.DropNewAxis: (cst.Subscript, cst.Call),
         actions.RepeatIndices: (cst.Name,),
         actions.AddNewAxis: (cst.BaseExpression,),
+        actions.BroadcastTo: (cst.BaseExpression,),
     }
     EXAMPLES = (
         Example(
@@ -86,9 +89,28 @@ def run(x):
                 last = node.args[-1]
                 kept[-1] = kept[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
             return node.with_changes(args=kept)
+        if isinstance(action, actions.BroadcastTo):
+            call = expression(f"{action.function}(x, {action.shape}, [{action.axis}])")
+            assert isinstance(call, cst.Call)
+            return call.with_changes(args=[call.args[0].with_changes(value=_at_rank_1(node)), *call.args[1:]])
         assert isinstance(action, actions.AddNewAxis)
         text = "x[:, None]" if action.axis == 0 else "x[None, :]"
         base = node
         if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison, cst.IfExp, cst.BooleanOperation)) and not node.lpar:
             base = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return expression(text).with_changes(value=base)
+
+
+def _at_rank_1(node: cst.CSTNode) -> cst.BaseExpression:
+    """An array without the new axis that the source gives it."""
+    assert isinstance(node, cst.BaseExpression)
+    match node:
+        case cst.Subscript(slice=parts) if any(isinstance(p.slice, cst.Index) and _is_none(p.slice.value) for p in parts):
+            return node.value
+        case cst.Call(args=args) if isinstance(node.func, cst.Attribute) and node.func.attr.value == "expand_dims":
+            return args[0].value
+    return node
+
+
+def _is_none(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "None"

@@ -149,6 +149,16 @@ class AddNewAxis(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class BroadcastTo(Action):
+    """``x``, or ``x[:, None]``, becomes ``lax.broadcast_in_dim(x, shape, [axis])``; ``function`` is its local name."""
+
+    axis: int
+    shape: str
+    function: str
+    rule = "MG301"
+
+
+@dataclasses.dataclass(frozen=True)
 class DropKeepdims(Action):
     rule = "MG301"
 

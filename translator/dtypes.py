@@ -43,7 +43,7 @@ def refused_dtypes(site: CallSite, model: KernelModel, resolver: Resolver) -> It
         for node in walk(root):
             if isinstance(node, ast.Call):
                 for argument in _dtype_arguments(node, resolver):
-                    name = _dtype_name(argument, resolver)
+                    name = dtype_name(argument, resolver)
                     if why := refusal(name):
                         yield "B131", argument, f"the dtype {name}", why
 
@@ -59,7 +59,8 @@ def _dtype_arguments(node: ast.Call, resolver: Resolver) -> Iterator[ast.expr]:
         yield node.func  # ``jnp.int64(x)``
 
 
-def _dtype_name(node: ast.expr, resolver: Resolver) -> str:
+def dtype_name(node: ast.expr, resolver: Resolver) -> str:
+    """The dtype that an expression names; "" if it does not name one."""
     value = resolver.value(node)
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
         return value.value

@@ -665,7 +665,10 @@ class _Group:
                 add(action)
             self.block("N201", hoist.reduction.node, "the sum over rows is taken after the loop: another order of additions")
         for expand in model.expands.values():
-            if expand.node in model.values and expand.node not in skip and not self.is_new_axis(expand.node):
+            if expand.shape and not model.dots and expand.node not in skip:
+                function = f"{modules.name('jax.lax')}.broadcast_in_dim"
+                add(act.BroadcastTo(self.span(expand.node), expand.axis, expand.shape, function))
+            elif expand.node in model.values and expand.node not in skip and not self.is_new_axis(expand.node):
                 add(act.AddNewAxis(self.span(expand.node), expand.axis))
         for node, name in model.calls:
             if name in ("~bool", "~"):

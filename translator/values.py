@@ -224,6 +224,8 @@ class Array(Value):
     mask: conjuncts, for boolean arrays that are bounds tests; None if anything else.
     thin_axis: the real axis of a thin array, else None.
     kind: ``float``, ``int``, ``bool`` or "" (unknown).
+    dtype: the name of its dtype, or the source text that says it (``x_ref.dtype``); "" if not known.
+        Equal texts are equal dtypes.
     """
 
     dims: tuple[str, ...] | None
@@ -234,6 +236,7 @@ class Array(Value):
     kind: str = ""
     axis_from_end: int = 0
     start: str = ""
+    dtype: str = ""
 
     @property
     def rank(self) -> int | None:

@@ -348,7 +348,7 @@ def dw_db_kernel(x_ref, dy_ref, mean_ref, rstd_ref, dw_ref, db_ref, *, block_m, 
     mean = _load(mean_ref, rows, mask=row_mask, other=0.0, layout=row_layout)
     rstd = _load(rstd_ref, rows, mask=row_mask, other=0.0, layout=row_layout)
 
-    x_hat = (x.astype(jnp.float32) - mean[:, None]) * rstd[:, None]
+    x_hat = (x.astype(jnp.float32) - lax.broadcast_in_dim(mean, x.shape, [0])) * lax.broadcast_in_dim(rstd, x.shape, [0])
     dy = dy.astype(jnp.float32)
     return dw + dy * x_hat, db + dy
 

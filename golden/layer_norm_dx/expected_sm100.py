@@ -343,11 +343,11 @@ def dx_kernel(x_ref, weight_ref, dy_ref, mean_ref, rstd_ref, dx_ref, *, rows, co
     mean = _load(mean_ref, i, mask=row_ok, other=0.0, layout=row_layout)
     rstd = _load(rstd_ref, i, mask=row_ok, other=0.0, layout=row_layout)
 
-    x_hat = (x - mean[:, None]) * rstd[:, None]
+    x_hat = (x - lax.broadcast_in_dim(mean, x.shape, [0])) * lax.broadcast_in_dim(rstd, x.shape, [0])
     g = dy * weight[None, :]  # zero past the end, so the sums need no mask
     mean_g = jnp.sum(g, axis=1) / n
     mean_gx = jnp.sum(g * x_hat, axis=1) / n
-    dx = rstd[:, None] * (g - mean_g[:, None] - x_hat * mean_gx[:, None])
+    dx = lax.broadcast_in_dim(rstd, g.shape, [0]) * (g - mean_g[:, None] - x_hat * mean_gx[:, None])
     _store(dx_ref, tile, dx.astype(dx_ref.dtype), mask=ok, layout=layout, vec=vec)
 
 

@@ -331,7 +331,7 @@ def standardize(x_ref, gain_ref, offset_ref, out_ref):
     gain, offset = _load(gain_ref, ..., layout=column_layout, vec=vec), _load(offset_ref, ..., layout=column_layout, vec=vec)
     _store(
         out_ref, ...,
-        ((x - mean[:, None]) * lax.rsqrt(variance + 1e-5)[:, None] * gain[None, :] + offset[None, :]).astype(out_ref.dtype),
+        ((x - mean[:, None]) * lax.rsqrt(variance + 1e-5)[:, None] * lax.broadcast_in_dim(gain, x.shape, [1]) + lax.broadcast_in_dim(offset, x.shape, [1])).astype(out_ref.dtype),
         layout=layout, vec=vec
     )
 

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 from collections.abc import Callable
 
+from ..dtypes import dtype_name
 from ..names import FOR_LOOP, PALLAS, TRITON, FunctionNode
 from ..replacements import DERIVATIVES, FUNCTIONS, JIT, UNWRAPPED, obstacle, replacement
 from ..values import (
@@ -42,6 +43,10 @@ _DOTS = {
     "jax.lax.dot",
     "jax.lax.dot_general",
     "jax.numpy.einsum",
+}
+_SCALAR_TYPES = {  # called as functions, they convert
+    "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool_",
+    "float8_e4m3fn", "float8_e5m2",
 }
 _STATIC_CALLS = {
     f"{PALLAS}.cdiv",
@@ -266,7 +271,8 @@ class Calls:
         if short == "iota":
             size = self.eval(node.args[1], env) if len(node.args) > 1 else Unknown()
             dim = size.text if isinstance(size, Scalar) else ""
-            return Array((dim,), self.tile(1, tuple_text((dim,))), run=(), kind="int", start="0")
+            dtype = self.dtype_text(node.args[0] if node.args else None)
+            return Array((dim,), self.tile(1, tuple_text((dim,))), run=(), kind="int", start="0", dtype=dtype)
         if short == "broadcasted_iota":
             return self.broadcasted_iota(node, env)
         if short in _CREATION:
@@ -275,15 +281,22 @@ class Calls:
                 self.eval(a, env)
             if dims == ():
                 return Scalar()
+            position = 2 if short == "full" else 1
+            given = node.args[position] if len(node.args) > position else keywords.get("dtype")
+            dtype = self.dtype_text(given, "" if short == "full" else "float32")
             if dims is not None and len(dims) == 2 and "1" in dims:
-                return self.thin_made(node, dims, node.args[0] if node.args else keywords["shape"])
-            return Array(dims, self.tile(None if dims is None else len(dims), tuple_text(dims or ())))
+                return self.thin_made(node, dims, node.args[0] if node.args else keywords["shape"], dtype)
+            return Array(dims, self.tile(None if dims is None else len(dims), tuple_text(dims or ())), dtype=dtype)
         if short in _LIKE:
             value = self.eval(node.args[0], env)
+            position = 2 if short == "full_like" else 1
+            given = node.args[position] if len(node.args) > position else keywords.get("dtype")
             if isinstance(value, Array):
-                return Array(value.dims, value.tile, thin_axis=value.thin_axis, axis_from_end=value.axis_from_end)
+                return Array(value.dims, value.tile, thin_axis=value.thin_axis, axis_from_end=value.axis_from_end,
+                             dtype=self.dtype_text(given, value.dtype))
             if isinstance(value, RefValue):
-                return Array(value.dims, self.tile(value.dims and len(value.dims), f"{value.name}.shape"))
+                return Array(value.dims, self.tile(value.dims and len(value.dims), f"{value.name}.shape"),
+                             dtype=self.dtype_text(given, f"{value.name}.dtype"))
             return Scalar()
         if name in ("jax.lax.argmax", "jax.lax.argmin"):
             keywords.pop("index_dtype", None)  # the Triton backend takes int32 only
@@ -300,14 +313,15 @@ class Calls:
         if short == "expand_dims":
             return self.expand_dims(node, env)
         if short == "astype":
-            return self.eval(node.args[0], env)
+            return self.converted(self.eval(node.args[0], env), node.args[1] if len(node.args) > 1 else keywords.get("dtype"))
         named = [(k.value, self.eval(k.value, env)) for k in node.keywords]
         operands = [*((a, self.eval(a, env)) for a in node.args), *(o for o in named if isinstance(o[1], Array))]
+        condition = tuple(node.args[:1]) if name == "jax.numpy.where" else ()
         args = [value for _, value in operands]
         if name in ("jax.lax.axis_index", "jax.lax.axis_size"):
             return Scalar()
-        if short in ("float32", "float16", "bfloat16", "int32", "int64", "uint32", "bool_", "int8"):
-            return args[0] if args else Unknown(short)
+        if short == "convert_element_type" or dtype_name(node.func, self.resolver) == short and short in _SCALAR_TYPES:
+            return self.converted(args[0], node.args[1] if short not in _SCALAR_TYPES else node.func) if args else Unknown(short)
         if short == "finfo" or short == "iinfo" or short == "dtype":
             return Scalar(True, (UNKNOWN_FACTOR,), ast.unparse(node))
         if any(isinstance(a, Array) for a in args):
@@ -338,29 +352,45 @@ class Calls:
                     return self.squeezed(node, value)
             self.find("B105", node, f"{short} of register arrays")
             return Unknown(short)
-        result = self.elementwise(node, operands)
+        result = self.elementwise(node, operands, condition)
         if isinstance(result, Array):
             mask = None
             if short == "logical_and":
                 masks = [a.mask for a in args if isinstance(a, Array)]
                 if len(masks) == 2 and None not in masks:
                     mask = masks[0] + masks[1]  # type: ignore[operator]
-            kind = "bool" if short in ("logical_and", "logical_or", "logical_not", "isfinite", "isnan", "less") else result.kind
-            result = dataclasses.replace(result, mask=mask, kind=kind)
+            truth = short in ("logical_and", "logical_or", "logical_xor", "logical_not", "isfinite", "isnan", "isinf", "isclose",
+                              "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "signbit")
+            result = dataclasses.replace(
+                result, mask=mask, kind="bool" if truth else result.kind, dtype="bool" if truth else result.dtype
+            )
         return result
+
+    def converted(self, value: Value, dtype: ast.expr | None) -> Value:
+        """``value.astype(dtype)``."""
+        text = self.dtype_text(dtype)
+        kind = "float" if "float" in text else "bool" if "bool" in text else "int" if "int" in text else ""
+        if not isinstance(value, Array):
+            return value
+        return dataclasses.replace(value, kind=kind or value.kind, mask=None, dtype=text)
+
+    def dtype_text(self, node: ast.expr | None, default: str = "") -> str:
+        """``Array.dtype`` for what an expression names; ``default`` where there is none."""
+        return default if node is None else dtype_name(node, self.resolver) or ast.unparse(node)
 
     def arange(self, node: ast.Call, env: dict[str, Value]) -> Value:
         values = [self.eval(a, env) for a in node.args]
+        dtype = self.dtype_text(next((k.value for k in node.keywords if k.arg == "dtype"), None), "int32")
         if len(values) == 1 and isinstance(values[0], Scalar) and values[0].text:
             dim = values[0].text
-            return Array((dim,), self.tile(1, tuple_text((dim,))), run=(), kind="int", start="0")
+            return Array((dim,), self.tile(1, tuple_text((dim,))), run=(), kind="int", dtype=dtype, start="0")
         if 2 <= len(values) <= 3 and all(isinstance(v, Scalar) and v.static and v.text for v in values):
             start, stop, step = (*values, Scalar(True, ("1",), "1"))[:3]
             dim = stop.text if start.terms == () else f"{wrap(stop.text)} - {wrap(start.text)}"  # type: ignore[union-attr]
             if step.text == "1":  # type: ignore[union-attr]
-                return Array((dim,), self.tile(1, tuple_text((dim,))), run=start.terms, kind="int", start=start.expr)  # type: ignore[union-attr]
+                return Array((dim,), self.tile(1, tuple_text((dim,))), run=start.terms, kind="int", dtype=dtype, start=start.expr)  # type: ignore[union-attr]
             dim = f"-(-({dim}) // {wrap(step.text)})"  # type: ignore[union-attr]
-            return Array((dim,), self.tile(1, tuple_text((dim,))), kind="int")
+            return Array((dim,), self.tile(1, tuple_text((dim,))), kind="int", dtype=dtype)
         self.find("B111", node, f"{ast.unparse(node)}: its extent is not known", "use jnp.arange(size)")
         return Unknown("arange")
 
@@ -373,7 +403,8 @@ class Calls:
         if dims is None or not isinstance(axis, Scalar) or not axis.text.isdigit():
             return Unknown("broadcasted_iota")
         from_end = len(dims) - 1 - int(axis.text)
-        return Array(dims, self.tile(len(dims), tuple_text(dims)), run=(), kind="int", start="0", axis_from_end=from_end)
+        return Array(dims, self.tile(len(dims), tuple_text(dims)), run=(), kind="int", start="0",
+                     axis_from_end=from_end, dtype=self.dtype_text(args["dtype"]))
 
     def shape_argument(self, node: ast.expr | None, env: dict[str, Value]) -> tuple[str, ...] | None:
         if node is None:
@@ -446,29 +477,32 @@ class Calls:
         kept = 1 - axis
         tile = self.tile(1)
         tile.vary(value.tile, kept)
-        kind = "int" if operation.startswith("arg") else value.kind
+        kind = "int" if operation.startswith("arg") else "bool" if operation in ("any", "all") else value.kind
+        dtype = self.dtype_text(keywords.get("dtype"), {"int": "int32", "bool": "bool"}.get(kind, value.dtype))
         if keepdims:
             dims = tuple("1" if k == axis else d for k, d in enumerate(value.dims))
-            return Array(dims, tile, thin_axis=kept, kind=kind, axis_from_end=1 - kept)
-        return Array((value.dims[kept],), tile, kind=kind)
+            return Array(dims, tile, thin_axis=kept, kind=kind, axis_from_end=1 - kept, dtype=dtype)
+        return Array((value.dims[kept],), tile, kind=kind, dtype=dtype)
 
     def thin_along(self, axis: ast.expr | None) -> None:
         """Notes the axis argument of a call on a thin array, which is 0 in the port."""
         if axis is not None and ast.unparse(axis) not in ("0", "-1") and axis not in self.model.thin_axes:
             self.model.thin_axes.append(axis)
 
-    def thin_made(self, node: ast.Call, dims: tuple[str, ...], shape: ast.expr) -> Value:
+    def thin_made(self, node: ast.Call, dims: tuple[str, ...], shape: ast.expr, dtype: str) -> Value:
         """``jnp.zeros((1, n))``: a tile of its own, or thin; ``(1, 1)`` a number."""
         tile = self.tile(2, tuple_text(dims))
         self.rows_made.append((node, tile))
         ones = dims == ("1", "1")
         if not (ones or dims[1] == "1" or node in self.thin) or not isinstance(shape, (ast.Tuple, ast.List)):
-            return Array(dims, tile)
+            return Array(dims, tile, dtype=dtype)
         self.model.thin_shapes[shape] = "()" if ones else f"({ast.unparse(shape.elts[int(dims[0] == '1')])},)"
         if ones:
             return Scalar(ones=2)
         axis = int(dims[0] == "1")
-        return Array(dims, self.tile(1, tuple_text((dims[axis],))), thin_axis=axis, axis_from_end=1 - axis)
+        return Array(
+            dims, self.tile(1, tuple_text((dims[axis],))), thin_axis=axis, axis_from_end=1 - axis, dtype=dtype
+        )
 
     def scan_of_thin(self, node: ast.Call, value: Array, axis: ast.expr | None, env: dict[str, Value]) -> Value:
         along = self.eval(axis, env) if axis is not None else Unknown()
@@ -497,7 +531,7 @@ class Calls:
                 if isinstance(kept, TupleValue) and len(kept.items) == 1 and isinstance(kept.items[0], Scalar):
                     axis = int(kept.items[0].text) if kept.items[0].text.isdigit() else 1
             value.tile.vary(tile, axis)
-        return Array(dims, tile, kind=value.kind)
+        return Array(dims, tile, kind=value.kind, dtype=value.dtype)
 
     def expand_dims(self, node: ast.Call, env: dict[str, Value]) -> Value:
         value = self.eval(node.args[0], env)
@@ -514,11 +548,7 @@ class Calls:
             if func.attr == "astype":
                 self.eval(a, env)
         if func.attr == "astype":
-            if isinstance(base, Array):
-                text = ast.unparse(node.args[0]) if node.args else ""
-                kind = "float" if "float" in text else "int" if "int" in text else ""
-                return dataclasses.replace(base, kind=kind or base.kind, mask=None)
-            return base
+            return self.converted(base, node.args[0] if node.args else keywords.get("dtype"))
         if isinstance(base, RefValue):
             self.find("B110", node, f"the ref method {func.attr}")
             return Unknown(func.attr)

@@ -79,11 +79,15 @@ class Strip:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expand:
-    """A thin array that meets a full tile: the port expands it here along ``axis`` of ``rank``."""
+    """A thin array that meets a full tile: the port expands it here along ``axis`` of ``rank``.
+
+    shape: source text of the tile's shape, where the array may be converted to the tile's dtype.
+    """
 
     node: ast.expr
     axis: int
     rank: int
+    shape: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

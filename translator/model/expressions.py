@@ -152,7 +152,7 @@ class Expressions:
         """A transposed array: the plan allows it as an operand of a product only."""
         self.model.calls.append((node, ".T"))
         dims = None if base.dims is None else base.dims[::-1]
-        return Array(dims, self.tile(base.rank), kind=base.kind)
+        return Array(dims, self.tile(base.rank), kind=base.kind, dtype=base.dtype)
 
     def subscript(self, node: ast.Subscript, env: dict[str, Value]) -> Value:
         base = self.eval(node.value, env)

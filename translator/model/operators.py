@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 
+from ..names import walk
 from ..replacements import PRIMITIVES
 from ..values import (
     UNKNOWN_FACTOR,
@@ -22,7 +23,10 @@ from .events import (
     Expand,
     SquareRoot,
 )
-from .text import add_texts, wrap
+from .text import add_texts, tuple_text, wrap
+
+
+_INTEGERS = {"bool", "int8", "int16", "int32", "uint8", "uint16", "uint32"}
 
 
 class Operators:
@@ -71,9 +75,15 @@ class Operators:
         if isinstance(op, ast.BitAnd) and len(arrays) == 2:
             if arrays[0].mask is not None and arrays[1].mask is not None:
                 mask = arrays[0].mask + arrays[1].mask
-        kind = "float" if isinstance(op, ast.Div) else result.kind
+        floats = any(isinstance(v, Scalar) and isinstance(n, ast.Constant) and isinstance(n.value, float)
+                     for n, v in ((left, a), (right, b)))
+        division = isinstance(op, ast.Div)
+        kind = "float" if division else result.kind
+        dtype = "" if result.dtype in _INTEGERS and (floats or division) else result.dtype
         axis = arrays[0].axis_from_end if len(arrays) == 1 else result.axis_from_end
-        return dataclasses.replace(result, run=run, start=start, mask=mask, kind=kind, axis_from_end=axis)
+        return dataclasses.replace(
+            result, run=run, start=start, mask=mask, kind=kind, axis_from_end=axis, dtype=dtype
+        )
 
     def scalar_binary(self, node: ast.AST, op: ast.operator, a: Scalar, b: Scalar) -> Scalar:
         static = a.static and b.static
@@ -143,10 +153,15 @@ class Operators:
             axes = {a.axis_from_end for a in arrays}
             if len(axes) == 1:
                 mask = (MaskTerm(axes.pop(), None),)
-        return dataclasses.replace(result, kind="bool", run=None, mask=mask)
+        return dataclasses.replace(result, kind="bool", dtype="bool", run=None, mask=mask)
 
-    def elementwise(self, node: ast.AST, operands: list[tuple[ast.expr, Value]]) -> Value:
-        """Broadcasts operands as numpy does and records which thin arrays need expanding."""
+    def elementwise(
+        self, node: ast.AST, operands: list[tuple[ast.expr, Value]], unconverted: tuple[ast.expr, ...] = ()
+    ) -> Value:
+        """Broadcasts operands as numpy does and records which thin arrays need expanding.
+
+        unconverted: operands that keep their dtype, such as a condition.
+        """
         arrays = [(n, v) for n, v in operands if isinstance(v, Array)]
         if not arrays:
             static = all(isinstance(v, Scalar) and v.static for _, v in operands)
@@ -154,8 +169,9 @@ class Operators:
                 return Scalar(static, ones=max(v.ones for _, v in operands))  # type: ignore[union-attr]
             return Unknown("operands")
         kind = next((v.kind for _, v in arrays if v.kind == "float"), arrays[0][1].kind)
+        dtype = common_dtype([v for n, v in operands if n not in unconverted])
         if any(v.dims is None for _, v in arrays):
-            return self.elementwise_unranked(node, operands, kind)
+            return self.elementwise_unranked(node, operands, kind, dtype)
         rank = max(len(v.dims) for _, v in arrays)  # type: ignore[arg-type]
         for n, v in operands:
             if isinstance(v, Scalar) and v.ones > rank:
@@ -172,7 +188,7 @@ class Operators:
             for _, v in thin[1:]:
                 first.tile.unify(v.tile)
             return Array(tuple(dims), first.tile, thin_axis=first.thin_axis, kind=kind,
-                         axis_from_end=first.axis_from_end)
+                         axis_from_end=first.axis_from_end, dtype=dtype)
         full = [v for _, v in arrays if v.thin_axis is None and len(v.dims) == rank]  # type: ignore[arg-type]
         if rank == 2 and (dims[0] != "1" or any(v.thin_axis == 1 for _, v in arrays)):
             rows = [v for v in full if v.dims[0] == "1"]  # type: ignore[index]
@@ -186,13 +202,28 @@ class Operators:
                 if rank == 2 and dims[1 - v.thin_axis] == "1":
                     self.find("B105", node, f"{ast.unparse(node)[:60]} has a dimension of extent 1",
                               "leave that dimension out and add it where the array meets a tile: c[:, None]")
-                self.expand(n, v, tile, rank)
+                kept = n in unconverted or v.dtype in ("float32", dtype) and v.dtype
+                self.expand(n, v, tile, rank, "" if kept else self.shape_of_tile(node, arrays, dims))
             elif v.rank == 1 and rank == 2:
                 v.tile.vary(tile, 1)
-        return Array(tuple(dims), tile, kind=kind,
+        return Array(tuple(dims), tile, kind=kind, dtype=dtype,
                      axis_from_end=full[0].axis_from_end if len(full) == 1 else 0)
 
-    def elementwise_unranked(self, node: ast.AST, operands: list[tuple[ast.expr, Value]], kind: str) -> Value:
+    def shape_of_tile(self, node: ast.AST, arrays: list[tuple[ast.expr, Array]], dims: list[str]) -> str:
+        """Source text, valid at ``node``, of the shape of the tile that these arrays are broadcast to; "" if unknown."""
+        for n in [part for operand, _ in arrays for part in walk(operand)]:
+            v = self.model.values.get(n)
+            if isinstance(n, ast.Name) and isinstance(v, Array) and v.thin_axis is None and v.dims == tuple(dims):
+                return f"{n.id}.shape"
+        text = tuple_text(tuple(dims))
+        here, there = self.resolver.scope_of(node), self.resolver.scopes[self.model.kernel]
+        names = [n.id for n in walk(ast.parse(text)) if isinstance(n, ast.Name)]
+        same = all((here.find(n) or (None, None))[1] is (there.find(n) or (None, None))[1] for n in names)
+        return text if same else ""
+
+    def elementwise_unranked(
+        self, node: ast.AST, operands: list[tuple[ast.expr, Value]], kind: str, dtype: str
+    ) -> Value:
         """Arrays of unknown rank are taken to have the rank of what they meet (or be scalars)."""
         ranked = [(n, v) for n, v in operands if not (isinstance(v, Array) and v.dims is None)]
         unranked = [v for _, v in operands if isinstance(v, Array) and v.dims is None]
@@ -201,18 +232,29 @@ class Operators:
         for v in unranked:
             if v is not first:
                 first.tile.unify(v.tile)
-        return dataclasses.replace(first, kind=kind, run=None, mask=None)
+        return dataclasses.replace(first, kind=kind, dtype=dtype, run=None, mask=None)
 
-    def expand(self, node: ast.expr, value: Array, tile: Tile, rank: int) -> None:
+    def expand(self, node: ast.expr, value: Array, tile: Tile, rank: int, shape: str = "") -> None:
         assert value.thin_axis is not None
         value.tile.vary(tile, value.thin_axis)
         if node in self.model.strips:
             del self.model.strips[node]
         self.expansions[node] = self.expansions.get(node, 0) + 1
-        old = self.model.expands.setdefault(node, Expand(node, value.thin_axis, rank))
+        old = self.model.expands.setdefault(node, Expand(node, value.thin_axis, rank, shape))
+        if shape and not old.shape:  # a helper that another call gives an array of another dtype
+            self.model.expands[node] = dataclasses.replace(old, shape=shape)
         if old.axis != value.thin_axis:
             self.find("B105", node, f"{ast.unparse(node)[:40]} runs along rows in one call and along columns in another",
                       "write one helper for each shape")
+
+
+def common_dtype(values: list[Value]) -> str:
+    """What the dtype of the arrays and numbers of an operation is promoted to, "" where that is not known."""
+    names = {v.dtype for v in values if isinstance(v, Array)}
+    traced = any(isinstance(v, Scalar) and not v.static and not v.expr for v in values)
+    if len(names) == 1 and not traced:  # numbers of the source are weak, and indices are int32
+        return names.pop()
+    return "float32" if "float32" in names else ""  # the widest that ports take
 
 
 def _outcome(node: ast.Compare, values: list[Value]) -> str:

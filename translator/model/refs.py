@@ -71,7 +71,7 @@ class Refs:
             if isinstance(ix.value, Array) and ix.value.rank == 2
         ]
         if arrays:
-            self.elementwise(node, arrays)  # index vectors broadcast together
+            self.elementwise(node, arrays, tuple(n for n, _ in arrays))  # index vectors broadcast together
         return tuple(result)
 
     def slice_index(self, node: ast.Slice, ref: RefValue, i: int, env: dict[str, Value]) -> Index:
@@ -211,7 +211,7 @@ class Refs:
         root.anchored = True
         self.record(Access("load", node, None, ref, index, dims, tile, divisors if thin != 0 else None, mask,
                            eviction=eviction, mask_value=mask_value, other=other_node, unit=unit))
-        return Array(dims, tile, thin_axis=thin, axis_from_end=1 - thin if thin is not None else 0)
+        return Array(dims, tile, thin_axis=thin, axis_from_end=1 - thin if thin is not None else 0, dtype=f"{ref.name}.dtype")
 
     def thin_axis(self, ref: RefValue, dims: tuple[str, ...] | None) -> int | None:
         """The real axis of a loaded array that has a dimension of extent 1 beside it."""
@@ -294,7 +294,7 @@ class Refs:
             tile.find().anchored = True
         self.record(Access("atomic", node, None, ref, index, dims, tile, None, mask, value_node,
                            mask_value=mask_value, operation=operation, fetched=fetched))
-        return Scalar() if tile is None else Array(dims, tile)
+        return Scalar() if tile is None else Array(dims, tile, dtype=f"{ref.name}.dtype")
 
     def apply_mask(
         self, node: ast.AST, mask: ast.expr | None, value: Value | None, tile: Tile,

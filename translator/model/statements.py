@@ -110,6 +110,7 @@ class Statements:
                 start=a.start if a.start == b.start else "",
                 mask=a.mask if a.mask == b.mask else None,
                 kind=a.kind or b.kind,
+                dtype=a.dtype if a.dtype == b.dtype else "",
             )
         if isinstance(a, SliceValue) and isinstance(b, SliceValue) and a != b:
             start = self.join(a.start, b.start)
@@ -214,7 +215,7 @@ class Statements:
         thin = self.thin_axis(ref, dims)
         if thin is not None:
             tile = self.tile(1, tuple_text((dims[thin],)))  # type: ignore[index]
-        old = Array(dims, tile, thin_axis=thin, axis_from_end=1 - thin if thin is not None else 0)
+        old = Array(dims, tile, thin_axis=thin, axis_from_end=1 - thin if thin is not None else 0, dtype=f"{ref.name}.dtype")
         result = self.binary(node, node.op, target, old, node.value, self.eval(node.value, env))
         self.store(target, node, base, index, result, node.value, None, accumulates=True)
 

@@ -1,0 +1,91 @@
+"""Operations on arrays of different dtypes and shapes: each port lowers for both targets and computes what jnp does."""
+
+import pytest
+
+pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+from .evidence import computes, ported  # noqa: E402
+
+HEAD = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+
+"""
+
+
+def module(expression: str, *arrays: np.ndarray, out: str, before: str = "", shape: tuple[int, ...] | None = None) -> str:
+    """A kernel of one program that stores ``expression`` of its arguments x, y, z."""
+    names = "xyz"[: len(arrays)]
+
+    def spec(extents):
+        return f"pl.BlockSpec({extents}, lambda i: ({', '.join('0' * len(extents))},))"
+
+    shape = arrays[0].shape if shape is None else shape
+    lines = [*(f"{n} = {n}_ref[...]" for n in names), *before.splitlines(), f"o_ref[...] = {expression}"]
+    return HEAD + "\n".join([
+        f"def kernel({', '.join(f'{n}_ref' for n in names)}, o_ref):",
+        *(f"    {line}" for line in lines),
+        "",
+        "",
+        f"def run({', '.join(names)}):",
+        "    return pl.pallas_call(",
+        f"        kernel, grid=(1,), in_specs=[{', '.join(spec(a.shape) for a in arrays)}], out_specs={spec(shape)},",
+        f"        out_shape=jax.ShapeDtypeStruct({shape}, jnp.{out}),",
+        "        compiler_params=plgpu.CompilerParams(num_warps=4),",
+        f"    )({', '.join(names)})",
+        "",
+    ])
+
+
+def values(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    made = np.random.default_rng(seed).integers(-100, 100, shape)
+    floats = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    return (made / 8 if floats else made % 2 if dtype == "bool" else made).astype(jnp.dtype(dtype))
+
+
+def expected(expression: str, *arrays: np.ndarray) -> np.ndarray:
+    return eval(expression, {"jnp": jnp}, dict(zip("xyz", map(jnp.asarray, arrays))))
+
+
+MIXED = [
+    ("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "int32"), ("int32", "float32"), ("bfloat16", "int32"),
+    ("float16", "int16"), ("float32", "bool"), ("bool", "float32"), ("int32", "int16"),
+]
+
+
+@pytest.mark.parametrize("dtypes", MIXED, ids="-".join)
+def test_vectors_of_other_dtypes_meet_tiles(dtypes):
+    expression = "jnp.maximum(x * y[:, None], z[None, :])"
+    x, y, z = values(dtypes[0], (8, 64)), values(dtypes[1], (8,), 1), values(dtypes[1], (64,), 2)
+    wanted = expected(expression, x, y, z)
+    actual = computes(module(expression, x, y, z, out=str(wanted.dtype)), x, y, z)
+    assert actual.dtype == wanted.dtype and np.array_equal(actual, wanted)
+
+
+def test_weak_numbers_stay_weak():
+    # int32 * 0.5 is a weak float32, which bfloat16 outranks: no dtype may be named on the way
+    x, y = values("int32", (8, 64)), values("bfloat16", (8,), 1)
+    wanted = expected("x * 0.5 + y[:, None]", x, y)
+    actual = computes(module("x * 0.5 + y[:, None]", x, y, out="bfloat16"), x, y)
+    assert wanted.dtype == jnp.bfloat16 and np.array_equal(actual, wanted)
+
+
+def test_vectors_of_the_same_dtype_keep_their_new_axis():
+    x = values("float32", (8, 64))
+    text = ported(module("x - jnp.max(x, axis=1, keepdims=True)", x, out="float32"))
+    assert "x - jnp.max(x, axis=1)[:, None]" in text
+    y = values("bfloat16", (64,))
+    assert "x + lax.broadcast_in_dim(y, x.shape, [1])" in ported(module("x + y[None, :]", x, y, out="float32"))
+
+
+def test_conditions_keep_their_new_axis():
+    x, y = values("float32", (8, 64)), values("int32", (8,), 1)
+    source = module("jnp.where(y[:, None] > 0, x, 0)", x, y, out="float32")
+    assert np.array_equal(computes(source, x, y), np.where(y[:, None] > 0, x, 0))
