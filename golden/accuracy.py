@@ -97,6 +97,12 @@ def powers(random: np.random.Generator, count: int) -> list[np.ndarray]:
     return [np.concatenate(x), np.concatenate(y)]
 
 
+def quotients(random: np.random.Generator, count: int) -> list[np.ndarray]:
+    """Any divisors, and dividends up to 2**20 times as large: exact quotients beyond are no integers of float32."""
+    y = np.exp(random.uniform(-60, 60, count)) * random.choice([-1, 1], count)
+    return [y * random.uniform(-1, 1, count) * np.exp2(random.integers(-2, 20, count)), y]
+
+
 @dataclasses.dataclass(frozen=True)
 class Function:
     """``expression`` of x (and y); ``exact``: the same in float64; ``samples``: its arguments."""
@@ -120,6 +126,18 @@ def _float32_nextafter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.nextafter(x.astype(np.float32), y.astype(np.float32)).astype(np.float64)
 
 
+def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """As NumPy's, but a zero has the sign of x, as jnp has it."""
+    r = np.fmod(x, y)
+    return np.where((r != 0) & ((r < 0) != (y < 0)), r + y, r)
+
+
+def _floor_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """As NumPy's, but a zero has the sign of y, as jnp has it."""
+    q = np.floor_divide(x, y)
+    return np.where(q == 0, np.copysign(0, y), q)
+
+
 FUNCTIONS: dict[str, Function] = {
     "floor": Function("jnp.floor(x)", np.floor, around(-100, 100)),
     "ceil": Function("jnp.ceil(x)", np.ceil, around(-100, 100)),
@@ -141,6 +159,9 @@ FUNCTIONS: dict[str, Function] = {
     "pow": Function("x ** y", np.power, powers),
     "square_root_power": Function("x ** 0.5", lambda x: np.power(x, np.full_like(x, 0.5)), around(0, 10)),
     "atan2": Function("jnp.atan2(x, y)", np.arctan2, pairs(around(-4, 4))),
+    "fmod": Function("jnp.fmod(x, y)", np.fmod, pairs(around(-4, 4))),
+    "remainder": Function("x % y", _remainder, pairs(around(-4, 4))),
+    "floor_divide": Function("x // y", _floor_divide, quotients),
     "nextafter": Function("jnp.nextafter(x, y)", _float32_nextafter, pairs(around(-4, 4))),
     "softplus": Function("jax.nn.softplus(x)", lambda x: np.logaddexp(x, 0), around(-20, 20)),
     "elu": Function("jax.nn.elu(x)", lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), around(-20, 20)),

@@ -33,7 +33,7 @@ from .plan_layouts import Layouts, plan_layouts
 from .plan_races import Revisit, revisited
 from .recorded import recorded_problems, recordings
 from .ref_shapes import evident_extents, ref_dims
-from .replacements import FUNCTIONS, NEED_LAYOUT, OF_NUMBERS, PLAIN_REDUCTIONS, obstacle, replacement
+from .replacements import FUNCTIONS, NEED_LAYOUT, OF_FLOATS, OF_NUMBERS, PLAIN_REDUCTIONS, obstacle, replacement
 from .result import Options, SiteReport, Target
 from .sites import CallSite, find_sites, forwarded_call
 from .source import Source
@@ -412,6 +412,8 @@ class _Group:
     def _support_of(self, node: ast.AST, name: str) -> act.CallSupport | None:
         """The call of a support function that takes the place of ``node``, if it must be replaced and can be."""
         function = replacement(name)
+        if function in OF_FLOATS and self._kind(node) == "int":
+            return None
         if name in OF_NUMBERS and isinstance(node, ast.Call) and node.args:
             function = OF_NUMBERS[name] if isinstance(self.model.values.get(node.args[0]), Scalar) else None
         elif name not in FUNCTIONS and not obstacle(name, self._kind(node)):
@@ -423,7 +425,8 @@ class _Group:
         if not isinstance(node, ast.Call) or any(isinstance(a, ast.Starred) for a in node.args):
             return None
         method = isinstance(node.func, ast.Attribute) and self.resolver.qualified(node.func) is None
-        if not method and self.resolver.qualified(node.func) != name:
+        builtin = isinstance(node.func, ast.Name) and name == f"builtins.{node.func.id}"
+        if not method and not builtin and self.resolver.qualified(node.func) != name:
             return None  # the function was bound to another name, maybe to several
         from ..rewrites.support import takes
 
@@ -657,6 +660,8 @@ class _Group:
                 emission.support.add(support.function)
                 add(support)
             elif reduction.axis is None and reduction.rank == 2:
+                if {k.arg for k in reduction.node.keywords} & {"where", "initial"}:
+                    self.block("B112", reduction.node, f"{ast.unparse(reduction.node)[:60]}: over a whole tile", "give one literal axis")
                 if reduction.operation in ("sum", "mean"):
                     self.block("N201", reduction.node, "the sum over the tile is taken in two steps: another order of additions")
                 add(act.ReduceInTwoSteps(self.span(reduction.node), reduction.operation))

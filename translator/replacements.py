@@ -84,12 +84,20 @@ PRIMITIVES: dict[str, Fate] = {
     "split": Kept(_NO_RESHAPE, "load the parts"),
     "stack": Kept(_NO_RESHAPE, "store the parts one by one"),
     "unstack": Kept(_NO_RESHAPE, "load the parts one by one"),
-    "rem": Kept("the remainder of floats needs a loop of unknown length",
-                "write x - jnp.floor(x / y) * y if its rounding will do"),
+    "rem": Support("_rem"),
 }
 PRIMITIVES |= {f"{name}_p": PRIMITIVES[name] for name in ("debug_barrier", "elementwise_inline_asm")}  # up to JAX 0.11
 
 FUNCTIONS: dict[str, str] = {
+    "jax.numpy.remainder": "_remainder",
+    "jax.numpy.mod": "_remainder",
+    "operator.mod": "_remainder",
+    "jax.numpy.fmod": "_fmod",
+    "jax.lax.rem": "_rem",
+    "jax.numpy.floor_divide": "_floor_divide",
+    "operator.floordiv": "_floor_divide",
+    "jax.numpy.divmod": "_divmod",
+    "builtins.divmod": "_divmod",
     "jax.numpy.float_power": "_float_pow",  # of integers too
     "jax.numpy.copysign": "_with_sign_of",
     "jax.numpy.logical_not": "_logical_not",
@@ -115,6 +123,10 @@ FUNCTIONS: dict[str, str] = {
     "jax.scipy.special.softmax": "_softmax",
     "jax.scipy.special.log_softmax": "_log_softmax",
     "jax.scipy.special.logsumexp": "_logsumexp",
+    "jax.numpy.nansum": "_nansum",
+    "jax.numpy.ptp": "_ptp",
+    "jax.numpy.count_nonzero": "_count_nonzero",
+    "jax.numpy.linalg.norm": "_norm",
     "jax.numpy.var": "_var",
     "jax.numpy.std": "_std",
     ".var": "_var",
@@ -126,6 +138,9 @@ FUNCTIONS: dict[str, str] = {
     f"{TRITON}.approx_tanh": "_approx_tanh",
 }
 
+# These lower where all operands are integers.
+OF_FLOATS = frozenset({"_remainder", "_rem", "_fmod", "_floor_divide", "_divmod"})
+
 # Replaced where the first argument is a number and others are arrays.
 OF_NUMBERS: dict[str, str] = {"jax.numpy.where": "_where"}
 
@@ -135,6 +150,7 @@ PLAIN_REDUCTIONS = frozenset({"sum", "max", "min", "mean", "amax", "amin"})
 # Those that are no elementwise operations: what they give depends on all of an axis.
 ALONG_AXES = frozenset({
     "_argmax", "_argmin", "_cumsum", "_softmax", "_log_softmax", "_logsumexp", "_var", "_std",
+    "_nansum", "_ptp", "_count_nonzero", "_norm",
 })
 
 NEED_LAYOUT = frozenset(f.function for f in PRIMITIVES.values() if isinstance(f, Support) and f.layout)

@@ -20,15 +20,21 @@ def _first_index(best, x, axis):
   return jnp.where(found < 0, found + n, found)
 
 
+def _at_32_bits(x):
+  """`x` in a dtype of 32 bits, in the same order."""
+  dtype = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
+  return x if x.dtype == jnp.uint32 else x.astype(dtype)
+
+
 def _argmax(x, axis=None, index_dtype=jnp.int32):
   """Index of the largest element: the first of several, the first nan if there is one."""
-  x = x.astype(jnp.promote_types(x.dtype, jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32))
+  x = _at_32_bits(x)
   return _first_index(x.max(axis=axis), x, axis).astype(index_dtype)
 
 
 def _argmin(x, axis=None, index_dtype=jnp.int32):
   """Index of the smallest element: the first of several, the first nan if there is one."""
-  x = x.astype(jnp.promote_types(x.dtype, jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32))
+  x = _at_32_bits(x)
   return _first_index(x.min(axis=axis), x, axis).astype(index_dtype)
 
 
@@ -67,3 +73,24 @@ def _var(x, axis=None, ddof=0):
 def _std(x, axis=None, ddof=0):
   """Square root of _var."""
   return jnp.sqrt(_var(x, axis=axis, ddof=ddof))
+
+
+def _nansum(x, axis=None):
+  """Sum of what is not nan along `axis`."""
+  return jnp.where(x == x, x, 0).sum(axis=axis)
+
+
+def _ptp(x, axis=None):
+  """Largest less smallest along `axis`."""
+  return x.max(axis=axis) - x.min(axis=axis)
+
+
+def _count_nonzero(x, axis=None):
+  """How many are not 0 along `axis`."""
+  return jnp.where(x != 0, 1, 0).sum(axis=axis)
+
+
+@_in_float32
+def _norm(x, axis=None):
+  """Square root of the sum of squares along `axis`."""
+  return jnp.sqrt((x * x).sum(axis=axis))

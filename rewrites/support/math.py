@@ -234,6 +234,84 @@ def _erf_inv(x):
 
 
 @_in_float32
+def _float_rem(x, y):
+  """C's fmod, exactly: long division of the significands, 12 bits of the quotient in each step.
+
+  The product of 12 bits of quotient and one half of a significand is exact, and so is what it leaves.
+  """
+  a, b = abs(x), abs(y)
+  inside = (a < jnp.inf) & (b > 0) & (b < jnp.inf)
+  (a, ea), (b, eb) = _split(jnp.where(inside, a, 1)), _split(jnp.where(inside, b, 1))
+  gap = ea - eb
+  steps = (jnp.maximum(gap, 0) * 5462) >> 16  # gap / 12
+  high = _head(b)
+  low = b - high
+  inverse = 1 / b
+
+  def reduced(r):
+    q = lax.round(r * inverse, lax.RoundingMethod.TO_NEAREST_EVEN)
+    return (r - q * high) - q * low
+
+  def step(i, r):
+    return jnp.where(i < steps, reduced(r * 4096), r)
+
+  r = reduced(a * _power_of_two(jnp.maximum(gap, 0) - 12 * steps))
+  r = lax.fori_loop(0, 23, step, r)  # exponents are up to 276 apart
+  r = jnp.where(r < 0, r + b, r)
+  r = r * _power_of_two(jnp.maximum(eb, -100)) * _power_of_two(jnp.minimum(eb + 100, 0))
+  r = _copysign(jnp.where(gap < 0, abs(x), r), x)
+  return jnp.where(inside, r, jnp.where((abs(x) < jnp.inf) & (abs(y) == jnp.inf), x, jnp.nan))
+
+
+def _split(x):
+  """(m, e) with x = m * 2**e and 1 <= m < 2, for finite float32 x > 0."""
+  tiny = x < 1.17549435e-38
+  bits = lax.bitcast_convert_type(jnp.where(tiny, x * 16777216, x), jnp.int32)
+  e = (bits >> 23) - 127
+  return lax.bitcast_convert_type(bits - (e << 23), jnp.float32), jnp.where(tiny, e - 24, e)
+
+
+def _rem(x, y):
+  """lax.rem, of integers and floats: the remainder has the sign of `x`."""
+  return _float_rem(x, y) if jnp.issubdtype(jnp.result_type(x, y), jnp.floating) else lax.rem(x, y)
+
+
+def _fmod(x, y):
+  """jnp.fmod: as lax.rem, for dtypes that jnp promotes."""
+  return _float_rem(x, y) if jnp.issubdtype(jnp.result_type(x, y), jnp.floating) else jnp.fmod(x, y)
+
+
+@_in_float32
+def _float_remainder(x, y):
+  r = _float_rem(x, y)
+  return jnp.where((r != 0) & ((r < 0) != (y < 0)), r + y, r)
+
+
+def _remainder(x, y):
+  """x % y, of integers and floats: the remainder has the sign of `y`."""
+  floats = jnp.issubdtype(jnp.result_type(x, y), jnp.floating)
+  return _float_remainder(x, y) if floats else jnp.remainder(x, y)
+
+
+@_in_float32
+def _float_floor_divide(x, y):
+  r = _float_rem(x, y)
+  q = jnp.where(y == 0, x, x - r) / y
+  return lax.round(jnp.where((r != 0) & ((r < 0) != (y < 0)), q - 1, q), lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+def _floor_divide(x, y):
+  """x // y, of integers and floats."""
+  floats = jnp.issubdtype(jnp.result_type(x, y), jnp.floating)
+  return _float_floor_divide(x, y) if floats else jnp.floor_divide(x, y)
+
+
+def _divmod(x, y):
+  """(x // y, x % y)."""
+  return _floor_divide(x, y), _remainder(x, y)
+
+
+@_in_float32
 def _nextafter(x, y):
   """The float32 next to `x` in the direction of `y`: one more or less in its bits."""
   bits = lax.bitcast_convert_type(x, jnp.int32)

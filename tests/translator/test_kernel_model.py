@@ -192,6 +192,10 @@ TILE = "x = x_ref[pl.ds(0, m), pl.ds(0, w)]\n"
     ("jnp.sum(x)", None, False),
     ("jnp.sum(x, axis=None)", None, False),
     ("jnp.sum(x, axis=1, dtype=jnp.float32)", 1, False),
+    ("jnp.sum(x, axis=(0, 1))", None, False),
+    ("jnp.sum(x, axis=(-1,), keepdims=True)", 1, True),
+    ("jnp.sum(x, axis=0, where=x > 0)", 0, False),
+    ("jnp.max(x, axis=1, initial=-jnp.inf)", 1, False),
 ])
 def test_reduction(expression, axis, keepdims):
     model = model_of(f"{TILE}y = {expression}\no_ref[pl.ds(0, 4)] = jnp.zeros(4)")
@@ -201,8 +205,8 @@ def test_reduction(expression, axis, keepdims):
 
 
 @pytest.mark.parametrize("expression", [
-    "jnp.sum(x, axis=(0, 1))", "jnp.sum(x, axis=n)", "jnp.sum(x, axis=0, where=x > 0)", "jnp.max(x, initial=0.)",
-    "jnp.sum(x, axis=1, keepdims=flag)", "jnp.sum(x, 1, None)",
+    "jnp.sum(x, axis=axes)", "jnp.sum(x, axis=n)", "jnp.max(x, axis=1, initial=x)",
+    "jnp.sum(x, axis=1, keepdims=flag)", "jnp.sum(x, 1, None)", "jnp.linalg.norm(x, 2, 1)",
 ])
 def test_reduction_that_is_not_followed(expression):
     assert codes(model_of(f"{TILE}y = {expression}\no_ref[pl.ds(0, 4)] = jnp.zeros(4)")) == ["B112"]

@@ -89,3 +89,61 @@ def test_conditions_keep_their_new_axis():
     x, y = values("float32", (8, 64)), values("int32", (8,), 1)
     source = module("jnp.where(y[:, None] > 0, x, 0)", x, y, out="float32")
     assert np.array_equal(computes(source, x, y), np.where(y[:, None] > 0, x, 0))
+
+
+FLOATS = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.75, -2.5, 3, -7, 1e-30, 3e30, -12345.678, 1e6, 2**-20])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("expression", ["x % y", "jnp.fmod(x, y)"])
+def test_remainders(expression, dtype):
+    x, y = (v.ravel() for v in np.meshgrid(FLOATS, FLOATS))
+    if dtype == "int32":
+        x, y = (values("int32", (256,), seed) for seed in range(2))
+    x, y = x.astype(jnp.dtype(dtype)), y.astype(jnp.dtype(dtype))
+    source = module(expression, x, y, out=dtype)
+    actual, wanted = (np.asarray(v, np.float64) for v in (computes(source, x, y), expected(expression, x, y)))
+    np.testing.assert_array_equal(actual, wanted)
+    numbers = wanted == wanted
+    np.testing.assert_array_equal(np.signbit(actual[numbers]), np.signbit(wanted[numbers]))
+
+
+def test_quotients():
+    x, y = (v.ravel().astype(np.float32) for v in np.meshgrid(FLOATS, FLOATS))
+    for before, expression in (("", "x // y"), ("q, r = divmod(x, y)", "q")):
+        np.testing.assert_array_equal(computes(module(expression, x, y, out="float32", before=before), x, y), np.asarray(jnp.asarray(x) // y))
+
+
+def test_remainders_of_what_counts_stay():
+    x = values("float32", (8, 64))
+    text = ported(module("jnp.where((jnp.arange(64) % 2 == 0)[None, :], x, (pl.program_id(0) % 3) * x)", x, out="float32"))
+    assert "jnp.arange(64) % 2" in text and "_remainder" not in text
+
+
+def test_integers_are_not_taken_for_floats():
+    x = np.array([3, 4, -5, 2**31 - 1] * 64, np.int32)
+    assert np.array_equal(computes(module("lax.rem(x, x) + x % 4 + x // 3", x, out="int32"), x), x % 4 + x // 3)
+
+
+REDUCTIONS = [
+    "jnp.sum(x, axis=1, where=x > 0)", "jnp.max(x, axis=1, where=x < 1, initial=-jnp.inf)", "jnp.sum(x, axis=0, initial=2.0)",
+    "jnp.mean(x, axis=1, where=x < 1)", "jnp.nansum(x, axis=1)", "jnp.ptp(x, axis=0)", "jnp.linalg.norm(x, axis=1)",
+    "jnp.count_nonzero(x, axis=1)", "jnp.sum(x, axis=(1,))",
+]
+
+
+@pytest.mark.parametrize("expression", REDUCTIONS)
+def test_reductions(expression):
+    x = values("float32", (8, 64))
+    x[1, 3] = np.nan if "nansum" in expression else 0
+    wanted = expected(expression, x)
+    source = module(expression, x, out=str(wanted.dtype), shape=wanted.shape)
+    np.testing.assert_allclose(computes(source, x), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "int32", "int8", "uint8"])
+def test_largest_of_integers(dtype):
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(limits.min, limits.max, (8, 64), np.dtype(dtype), endpoint=True)
+    source = module("jnp.argmax(x, axis=1) - 100 * jnp.argmin(x, axis=1)", x, out="int32", shape=(8,))
+    assert np.array_equal(computes(source, x), x.argmax(axis=1) - 100 * x.argmin(axis=1))

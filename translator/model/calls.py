@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..dtypes import dtype_name
 from ..names import FOR_LOOP, PALLAS, TRITON, FunctionNode
-from ..replacements import DERIVATIVES, FUNCTIONS, JIT, UNWRAPPED, obstacle, replacement
+from ..replacements import DERIVATIVES, FUNCTIONS, JIT, PLAIN_REDUCTIONS, UNWRAPPED, obstacle, replacement
 from ..values import (
     UNKNOWN_FACTOR,
     Array,
@@ -32,7 +32,8 @@ from .events import (
 )
 from .text import tuple_text, wrap
 
-_REDUCTIONS = {"sum", "max", "min", "mean", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "var", "std", "logsumexp"}
+_REDUCTIONS = {"sum", "max", "min", "mean", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "var", "std", "logsumexp",
+               "nansum", "ptp", "count_nonzero", "norm"}
 _SOFTMAX = {"jax.nn.softmax", "jax.nn.log_softmax", "jax.scipy.special.softmax", "jax.scipy.special.log_softmax"}
 _CREATION = {"zeros", "ones", "full", "empty"}
 _LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}
@@ -172,6 +173,8 @@ class Calls:
         for k in node.keywords:
             self.eval(k.value, env)
         if name in _STATIC_BUILTINS:
+            if name == "divmod" and any(isinstance(v, Array) for v in values):
+                return self.quotient_and_remainder(node, "builtins.divmod", list(zip(node.args, values)))
             if name in ("min", "max", "abs") and any(isinstance(v, Array) for v in values):
                 return self.elementwise(node, list(zip(node.args, values)))
             return self.static_call(node, values)
@@ -186,6 +189,11 @@ class Calls:
             return Unknown(name)
         self.find("B110", node, f"a call of {name}, which is not known")
         return Unknown(name)
+
+    def quotient_and_remainder(self, node: ast.Call, name: str, operands: list[tuple[ast.expr, Value]]) -> Value:
+        self.model.calls.append((node, name))
+        result = self.elementwise(node, operands)
+        return TupleValue((result, result))
 
     def static_call(self, node: ast.Call, values: list[Value]) -> Value:
         if all(isinstance(v, Scalar) for v in values):
@@ -318,6 +326,8 @@ class Calls:
         operands = [*((a, self.eval(a, env)) for a in node.args), *(o for o in named if isinstance(o[1], Array))]
         condition = tuple(node.args[:1]) if name == "jax.numpy.where" else ()
         args = [value for _, value in operands]
+        if name == "jax.numpy.divmod":
+            return self.quotient_and_remainder(node, name, operands)
         if name in ("jax.lax.axis_index", "jax.lax.axis_size"):
             return Scalar()
         if short == "convert_element_type" or dtype_name(node.func, self.resolver) == short and short in _SCALAR_TYPES:
@@ -430,17 +440,26 @@ class Calls:
         if not isinstance(value, Array):
             return value
         for k, v in keywords.items():
-            if k not in ("axis", "keepdims", "dtype", "ddof") or k == "keepdims" and not isinstance(v, ast.Constant):
+            if k == "where":
+                self.elementwise(node, [(operand, value), (v, self.eval(v, env))], (v,))
+            elif k == "initial" and not isinstance(self.eval(v, env), Array):
+                pass
+            elif k not in ("axis", "keepdims", "dtype", "ddof") or k == "keepdims" and not isinstance(v, ast.Constant):
                 self.find("B112", node, f"a reduction with {k}={ast.unparse(v)}")
-        if len(positional) > 1:
+        if len(positional) > 1 or positional and operation == "norm":
             self.find("B112", node, "a reduction with several positional arguments", "name them")
         axis: int | None = None
         if axis_node is not None and not (isinstance(axis_node, ast.Constant) and axis_node.value is None):
             axis_value = self.eval(axis_node, env)
-            if not (isinstance(axis_value, Scalar) and axis_value.text.lstrip("-").isdigit()):
+            if isinstance(axis_value, TupleValue) and len(axis_value.items) == 1:
+                axis_value = axis_value.items[0]
+            whole = isinstance(axis_value, TupleValue) and value.rank == len(axis_value.items) == 2
+            if whole and operation in PLAIN_REDUCTIONS and sorted(map(_axis_text, axis_value.items)) in (["0", "1"], ["-1", "-2"]):
+                axis_value = None
+            if axis_value is not None and not (isinstance(axis_value, Scalar) and axis_value.text.lstrip("-").isdigit()):
                 self.find("B112", node, f"a reduction over axis {ast.unparse(axis_node)}", "give one literal axis")
                 return Unknown("axis")
-            axis = int(axis_value.text)
+            axis = int(axis_value.text) if axis_value is not None else None
         rank = value.rank
         if rank is None and axis == 1 and (ref := self.loaded_from(operand)) is not None:  # tiles have rank 1 or 2
             self.model.ref_ranks[ref.name] = rank = 2
@@ -477,7 +496,7 @@ class Calls:
         kept = 1 - axis
         tile = self.tile(1)
         tile.vary(value.tile, kept)
-        kind = "int" if operation.startswith("arg") else "bool" if operation in ("any", "all") else value.kind
+        kind = "int" if operation.startswith(("arg", "count")) else "bool" if operation in ("any", "all") else value.kind
         dtype = self.dtype_text(keywords.get("dtype"), {"int": "int32", "bool": "bool"}.get(kind, value.dtype))
         if keepdims:
             dims = tuple("1" if k == axis else d for k, d in enumerate(value.dims))
@@ -695,6 +714,10 @@ def _touches_refs(value: Value) -> bool:
     if isinstance(value, Unknown):
         return value.why != "import"  # ``jnp.float32`` and the like
     return isinstance(value, (RefValue, ViewValue, FunctionValue))
+
+
+def _axis_text(axis: Value) -> str:
+    return axis.text if isinstance(axis, Scalar) else ""
 
 
 def _flattens(name: str, args: list[ast.expr]) -> bool:

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 
 from ..names import walk
-from ..replacements import PRIMITIVES
 from ..values import (
     UNKNOWN_FACTOR,
     Array,
@@ -51,15 +50,14 @@ class Operators:
             self.division(node, left, right)
         if isinstance(op, ast.Pow):
             self.power(node, a, b, right)
+        if isinstance(op, (ast.FloorDiv, ast.Mod)):
+            self.remainder(node, op, ((left, a), (right, b)))
         if isinstance(a, Scalar) and isinstance(b, Scalar):
             return self.scalar_binary(node, op, a, b)
         if isinstance(a, TupleValue) and isinstance(b, TupleValue) and isinstance(op, ast.Add):
             return TupleValue(a.items + b.items)
         if isinstance(a, (RefValue, ViewValue)) or isinstance(b, (RefValue, ViewValue)):
             return Unknown("arithmetic on a ref")
-        if isinstance(op, (ast.FloorDiv, ast.Mod)) and any(isinstance(v, Array) and v.kind == "float" for v in (a, b)):
-            rem = PRIMITIVES["rem"]
-            self.find("B120", node, f"{ast.unparse(node)[:60]}: {rem.reason}", rem.advice)
         result = self.elementwise(node, [(left, a), (right, b)])
         if not isinstance(result, Array):
             return result
@@ -121,6 +119,17 @@ class Operators:
             if root.call is right and root.form == "plain":
                 one = isinstance(left, ast.Constant) and left.value == 1
                 self.model.square_roots[i] = SquareRoot(node, right, "reciprocal" if one else "quotient")
+
+    def remainder(self, node: ast.AST, op: ast.operator, operands: tuple[tuple[ast.expr, Value], ...]) -> None:
+        """``//`` or ``%`` of what may be floats."""
+        traced = any(isinstance(v, Array) or isinstance(v, Scalar) and not v.static for _, v in operands)
+        if not traced or not any(_may_be_float(n, v) for n, v in operands):
+            return
+        if isinstance(node, ast.BinOp):
+            self.model.calls.append((node, "operator.mod" if isinstance(op, ast.Mod) else "operator.floordiv"))
+        else:
+            self.find("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no remainder of floats",
+                      "write x = x % y, which a support function replaces")
 
     def power(self, node: ast.AST, a: Value, b: Value, exponent: ast.expr) -> None:
         integer = isinstance(exponent, ast.Constant) and isinstance(exponent.value, int)
@@ -215,7 +224,10 @@ class Operators:
             v = self.model.values.get(n)
             if isinstance(n, ast.Name) and isinstance(v, Array) and v.thin_axis is None and v.dims == tuple(dims):
                 return f"{n.id}.shape"
-        text = tuple_text(tuple(dims))
+        for ref in self.model.refs:
+            if ref.dims is not None and dims == [f"{ref.name}.shape[{i}]" for i in range(len(ref.dims))]:
+                dims = [f"{ref.name}.shape"]
+        text = dims[0] if len(dims) == 1 else tuple_text(tuple(dims))
         here, there = self.resolver.scope_of(node), self.resolver.scopes[self.model.kernel]
         names = [n.id for n in walk(ast.parse(text)) if isinstance(n, ast.Name)]
         same = all((here.find(n) or (None, None))[1] is (there.find(n) or (None, None))[1] for n in names)
@@ -246,6 +258,15 @@ class Operators:
         if old.axis != value.thin_axis:
             self.find("B105", node, f"{ast.unparse(node)[:40]} runs along rows in one call and along columns in another",
                       "write one helper for each shape")
+
+
+def _may_be_float(node: ast.expr, value: Value) -> bool:
+    """False for integers: arrays that count, numbers that index, and literals."""
+    if isinstance(value, Array):
+        return value.kind not in ("int", "bool")
+    if isinstance(value, Scalar) and value.static:
+        return any(isinstance(n, ast.Constant) and isinstance(n.value, float) for n in walk(node))
+    return not (isinstance(value, Scalar) and value.expr)
 
 
 def common_dtype(values: list[Value]) -> str:

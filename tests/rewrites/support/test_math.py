@@ -4,6 +4,7 @@ JAX on a CPU flushes subnormal numbers to zero; so the functions run on NumPy he
 sin, cos and sqrt. What Mosaic GPU's own functions and contractions add, ``golden/accuracy.py`` measures on a GPU.
 """
 
+import functools
 import pathlib
 import types
 
@@ -41,6 +42,7 @@ def numpy_module():
         broadcast_in_dim=lambda x, shape, _: np.broadcast_to(x, shape), rsqrt=lambda x: (1 / np.sqrt(x)).astype(np.float32),
         shift_right_logical=lambda x, n: (x.view(np.uint32) >> np.uint32(n)).view(np.int32),
     )
+    lax.fori_loop = lambda low, high, step, state: functools.reduce(lambda s, i: step(i, s), range(low, high), state)
     module = types.ModuleType("support")
     for file in ("math.py", "functions.py"):
         lines = (FOLDER / file).read_text().splitlines(keepends=True)
@@ -55,7 +57,7 @@ MATH = numpy_module()
 BOUNDS = {
     "floor": 0, "ceil": 0, "trunc": 0, "nextafter": 0, "log1p": 1.5, "expm1": 1.5, "tan": 2, "sinh": 2.2, "cosh": 2,
     "asin": 1.5, "acos": 1.2, "atan": 1.4, "asinh": 1.8, "acosh": 2.5, "atanh": 2.2, "cbrt": 1, "sqrt": 2.5, "erf_inv": 4,
-    "pow": 1.7, "square_root_power": 1.2, "atan2": 1.8, "softplus": 2, "elu": 1.5,
+    "pow": 1.7, "square_root_power": 1.2, "atan2": 1.8, "fmod": 0, "remainder": 0.5, "floor_divide": 1, "softplus": 2, "elu": 1.5,
 }
 
 
