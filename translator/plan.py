@@ -392,9 +392,12 @@ class _Group:
             if problem := obstacle(name, self._kind(node)):
                 self.block("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {problem}", problem.advice)
         for reduction in self.model.reductions:
-            if reduction.operation in PLAIN_REDUCTIONS:
-                continue
             text = ast.unparse(reduction.node)[:60]
+            if reduction.operation in PLAIN_REDUCTIONS:
+                more = {k.arg for k in reduction.node.keywords} & {"where", "initial"}
+                if more and reduction.axis is None and reduction.rank == 2:  # which takes two steps
+                    self.block("B112", reduction.node, f"{text}: over a whole tile", "give one literal axis")
+                continue
             if self._support_of(reduction.node, reduction.function) is None:
                 self.block("B120", reduction.node, f"{text}: Mosaic GPU has no rule for this reduction")
             elif reduction.axis is None and reduction.rank != 1:
@@ -660,8 +663,6 @@ class _Group:
                 emission.support.add(support.function)
                 add(support)
             elif reduction.axis is None and reduction.rank == 2:
-                if {k.arg for k in reduction.node.keywords} & {"where", "initial"}:
-                    self.block("B112", reduction.node, f"{ast.unparse(reduction.node)[:60]}: over a whole tile", "give one literal axis")
                 if reduction.operation in ("sum", "mean"):
                     self.block("N201", reduction.node, "the sum over the tile is taken in two steps: another order of additions")
                 add(act.ReduceInTwoSteps(self.span(reduction.node), reduction.operation))

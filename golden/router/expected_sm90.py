@@ -333,9 +333,15 @@ def _first_index(best, x, axis):
   return jnp.where(found < 0, found + n, found)
 
 
+def _at_32_bits(x):
+  """`x` in a dtype of 32 bits, in the same order."""
+  dtype = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
+  return x if x.dtype == jnp.uint32 else x.astype(dtype)
+
+
 def _argmax(x, axis=None, index_dtype=jnp.int32):
   """Index of the largest element: the first of several, the first nan if there is one."""
-  x = x.astype(jnp.promote_types(x.dtype, jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32))
+  x = _at_32_bits(x)
   return _first_index(x.max(axis=axis), x, axis).astype(index_dtype)
 
 
