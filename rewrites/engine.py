@@ -325,7 +325,7 @@ class _Editor:
                 raise RuntimeError(f"no node for {action}")
             node = rule.rewrite(action, node)  # type: ignore[arg-type]
         if node is cst.RemovalSentinel.REMOVE:
-            return self._removed(place)
+            return "" if place.kind == "function" else self._removed(place)
         if isinstance(node, list):
             new = self.newline.join(_reindented(node, indent, unit)).removeprefix(indent)
         else:

@@ -129,13 +129,20 @@ def part_of(ref: cst.BaseExpression, index: cst.BaseExpression, part: str) -> tu
     if not isinstance(index, cst.Ellipsis):
         parts = [e.value for e in index.elements] if isinstance(index, cst.Tuple) else [index]
         at = cst.Attribute(ref, cst.Name("at"))
-        ref = cst.Subscript(at, [cst.SubscriptElement(cst.Index(p)) for p in parts])
+        ref = cst.Subscript(at, [cst.SubscriptElement(_in_brackets(p)) for p in parts])
         if len(parts) > 1:
             ref = ref.with_changes(slice=[
                 e.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))) if i + 1 < len(parts) else e
                 for i, e in enumerate(ref.slice)
             ])
     return ref, expression(f"({part})" if "," in part else part)
+
+
+def _in_brackets(part: cst.BaseExpression) -> cst.BaseSlice:
+    """``slice(None)`` as ``:``, and other indices as they are."""
+    if cst.Module([]).code_for_node(part) == "slice(None)":
+        return cst.Slice(None, None)
+    return cst.Index(part)
 
 
 def _index(node: cst.Subscript) -> cst.BaseExpression:

@@ -299,6 +299,13 @@ class RemoveStatement(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class RemoveFunction(Action):
+    """A function in a kernel that nothing calls any more is removed, with the comments in it."""
+
+    rule = "MG105"
+
+
+@dataclasses.dataclass(frozen=True)
 class LoopOverCarry(Action):
     """``for_loop(n, body, state)`` becomes ``fori_loop(0, n, body, state)``; ``state`` False: there is none."""
 

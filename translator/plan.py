@@ -384,6 +384,11 @@ class _Group:
 
     def _diagnose_primitives(self) -> None:
         assert self.model is not None
+        products = {d.node for d in self.model.dots}
+        for helper in self.model.product_helpers:  # each call becomes the product, and the function goes
+            for name in self.resolver.named(helper.name):
+                if self.resolver.value(name) is helper and self.resolver.parents[name] not in products:
+                    self.block("B130", name, f"{helper.name}, which multiplies, is used in another way than by a call of it")
         for node, name in self.model.calls:
             if name in ("~bool", "~") or self._support_of(node, name):
                 continue
@@ -451,6 +456,7 @@ class _Group:
         else:
             self._emit_rows(names, modules, emission)
         self._emit_carries(modules, emission.actions.append)
+        emission.actions += [act.RemoveFunction(self.span(helper)) for helper in self.model.product_helpers]
         self.rules |= {a.rule for a in emission.actions}
         return emission
 

@@ -20,7 +20,13 @@ runs a *slice* of the kernel: what computes loop bounds and addresses, and the c
 Loads and stores that no product reads are predicated accesses as in other kernels.  Masks of staged
 loads must be tests against the ends of arrays with a zero fill.
 
-Not planned: loops in loops, staged loads in branches, addresses that depend on a loop's carry,
+* **Few rows.** A block of fewer rows than the matrix unit takes (16 queries of a decode step) is
+  padded: along a divided dimension nothing adds up, so what stands in further rows reaches no real
+  one, and accesses end with their block.  An operand of such rows is loaded into registers.
+* **Branches.** Loops of products may stand in functions that run once (``once_functions.py``); both
+  sides take the same branch.
+
+Not planned: loops in loops, staged loads in other branches, addresses that depend on a loop's carry,
 products of more than rank 2.
 """
 
@@ -33,6 +39,7 @@ from .dot_plan import Unplanned, transposed_by_call
 from .model.events import Access, Dot, KernelModel, Loop
 from .model.text import wrap
 from .names import PALLAS, Resolver, walk
+from .once_functions import once_functions
 from .product_sums import find_sum
 from .replacements import ALONG_AXES, PLAIN_REDUCTIONS, replacement
 from .slice_loads import names_loaded, names_stored
@@ -74,6 +81,7 @@ class StagedPlanner:
         if kernel.body[0].lineno == kernel.lineno:
             raise Unplanned(kernel, "a kernel written on one line", "put its body on lines of its own")
         self.kernel = kernel
+        self.once = once_functions(kernel, self.resolver)
         self.notes: list[str] = []
         self.bounds: list[tuple[str, int, str]] = []
 
@@ -95,6 +103,7 @@ class StagedPlanner:
         self.axes = TileAxes(self.model, self.flags)
         self._divide()
         self._stage()
+        self._pad()
         self._register_dots()
         self._turns()
 
@@ -163,6 +172,20 @@ class StagedPlanner:
         """For each axis of an access's tile: the name of a warpgroup's part of it, or ""."""
         return tuple(self.parts.get(self.axes.find((access.tile, a)), "") for a in range(len(access.dims or ())))
 
+    def _pad(self) -> None:
+        """``padded``: whether blocks of fewer rows than the matrix unit takes may be padded.
+
+        Nothing adds up along a divided dimension, so what stands in further rows reaches no real one.
+        Accesses leave them out, since slices end with their block; index vectors would not, and
+        neither would the copy of a stage.
+        """
+        accesses = [a for a in self.model.accesses if a.tile is not None and any(self.split(a))]
+        self.padded = bool(self.parts) and all(
+            a not in self.staged and all(
+                ix.kind in ("slice", "full") for ix, part in zip(_kept(a), self.split(a)) if part
+            ) for a in accesses
+        )
+
     # -- staging ----------------------------------------------------------------------------
 
     def _stage(self) -> None:
@@ -172,6 +195,8 @@ class StagedPlanner:
             if access.kind != "load" or access.tile is None or len(access.dims or ()) not in (1, 2):
                 continue
             uses = self._uses(access) if len(access.dims or ()) == 2 else None
+            if uses is not None and self._stays_in_registers(access):
+                continue
             if uses is not None:
                 loop = self._loop_of(access)
                 load = self._staged_load(access, uses)
@@ -302,12 +327,34 @@ class StagedPlanner:
     def _check_loop(self, loop: Loop, access: Access) -> None:
         """Raises Unplanned for a loop that the memory warpgroup cannot run along."""
         body = loop.body
-        if not isinstance(body, ast.FunctionDef) or self.resolver.parents[body] is not self.kernel:
+        if not isinstance(body, ast.FunctionDef) or not self.is_straight(self.resolver.parents[body]):
             raise Unplanned(access.node, "a loop of products whose body is not a function in the kernel", "define it in the kernel")
-        if self.resolver.parents[self.resolver.statement_of(loop.node)] is not self.kernel:
+        if not self.is_straight(self.resolver.parents[self.resolver.statement_of(loop.node)]):
             raise Unplanned(loop.node, "a loop of products in a branch or in another loop")
+        if any(isinstance(n, (ast.Lambda, ast.IfExp, ast.BoolOp, ast.comprehension)) for n in self._around(loop.node)):
+            raise Unplanned(loop.node, "a loop of products in a branch of an expression", "put it into a function of the kernel")
         if sum(other.body is body for other in self.model.loops) > 1:
             raise Unplanned(loop.node, "two loops with the same body", "write a body for each")
+
+    def _stays_in_registers(self, access: Access) -> bool:
+        """Whether an operand is loaded into registers: a left one, outside of the kernel's own statements and of loops.
+
+        Its copy could not start before the branch is taken, and is made once.
+        """
+        operands = [operand_root(d.right, self.resolver) for d in self.model.dots]
+        is_right = any(self.resolver.value(o) is access.node if isinstance(o, ast.Name) else o is access.node for o in operands)
+        return self.resolver.parents[self.resolver.statement_of(access.node)] in self.once and not is_right
+
+    def _around(self, node: ast.AST) -> list[ast.AST]:
+        """The nodes between a node and its statement."""
+        found = []
+        while not isinstance(node := self.resolver.parents[node], ast.stmt):
+            found.append(node)
+        return found
+
+    def is_straight(self, block: ast.AST) -> bool:
+        """Whether a block's statements run once: those of the kernel, or of a function that it calls once."""
+        return block is self.kernel or block in self.once
 
     def _staged_load(self, access: Access, uses: tuple[str, ast.stmt, bool]) -> StagedLoad:
         name, statement, alone = uses
@@ -442,6 +489,12 @@ class StagedPlanner:
                 self.turn_loops.append(ring.loop)
         turning = [d for loop in self.turn_loops for d in self.dots if self.resolver.is_inside(d.dot.node, loop.body)]
         self.dots = [dataclasses.replace(d, turn=d in turning) for d in self.dots]
+
+
+def _kept(access: Access) -> list[Index]:
+    """The index of each dimension of an access's tile."""
+    view = [ix for ix in access.view or () if ix.kind != "scalar"]
+    return [*view, *[Index("full")] * (len(access.dims or ()) - len(view))]
 
 
 def _real_dims(value: Array) -> tuple[str, ...]:

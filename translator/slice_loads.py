@@ -2,7 +2,8 @@
 
 Walks the kernel's statements backwards and keeps those that define what a kept one reads.  A loop
 with staged loads is kept with the slice of its body and without its carry; a staged load becomes a
-copy into its ring.  What works on tiles never gets into the slice: an address or a bound that
+copy into its ring.  A function that runs once (``once_functions.py``) and holds such a loop is kept
+with the slice of its body and the parameters that this reads, and so are the branches that call it.  What works on tiles never gets into the slice: an address or a bound that
 depends on a tile, or on what a loop carries, is not covered.
 """
 
@@ -13,12 +14,14 @@ import ast
 from .dot_plan import Unplanned
 from .model.text import call_lines
 from .names import walk
+from .once_functions import COND
 from .staged_plan import Ring
 
 
 def loads_lines(planner, name: str, parameters: list[str]) -> tuple[str, ...]:
     """The function of the memory warpgroup, as source lines."""
     kernel: ast.FunctionDef = planner.kernel
+    refuse_early_returns(kernel, planner.resolver)
     body, _ = _Slice(planner).block(kernel.body, set())
     signature = ast.parse(f"def f({ast.unparse(kernel.args)}): pass").body[0].args  # type: ignore[attr-defined]
     signature.kwonlyargs[:0] = [ast.arg(p) for p in parameters]
@@ -33,15 +36,21 @@ def loads_lines(planner, name: str, parameters: list[str]) -> tuple[str, ...]:
 
 
 def _spaced(lines: list[str]) -> list[str]:
-    """The lines in units of two blanks, with an empty one after each inner function."""
+    """The lines in units of two blanks, with an empty one before and after each inner function."""
     result: list[str] = []
-    inner = False
-    for line in lines:
-        indent = len(line) - len(line.lstrip())
-        if inner and indent <= 4:
+    open_at: list[int] = []  # indents of the inner functions that a line stands in
+    for line in filter(str.strip, lines):
+        text = line.lstrip()
+        indent = len(line) - len(text)
+        ended = [i for i in open_at if indent <= i]
+        open_at = [i for i in open_at if indent > i]
+        decorated = bool(result) and result[-1].lstrip().startswith("@")
+        starts = indent and text.startswith(("def ", "@"))
+        if not decorated and (ended or starts) and result and not result[-1].endswith(":"):
             result.append("")
-        inner = line.startswith("    def ") or inner and indent > 4
-        result.append(" " * (indent // 2) + line.lstrip())
+        if indent and text.startswith("def "):
+            open_at.append(indent)
+        result.append(" " * (indent // 2) + text)
     return result
 
 
@@ -56,8 +65,16 @@ class _Slice:
         """(the kept statements, the names that they need from outside and before)."""
         kept: list[ast.stmt] = []
         for s in reversed(statements):
+            if self._calls_kept(s):
+                self._refuse_results(s, needed)
+                kept.insert(0, self._branching(s, needed))
+                continue
+            if isinstance(s, ast.FunctionDef) and self._is_kept(s):
+                kept.insert(0, self._once_function(s, needed))
+                continue
             loop = next((r for r in self.planner.rings if r.loop is not None and self._holds(s, r.loop.node)), None)
             if loop is not None:
+                self._refuse_results(s, needed)
                 kept[:0] = self._loop(loop, needed)
                 continue
             here = [r for r in self.planner.rings if any(load.place is s for load in r.loads)]
@@ -81,6 +98,87 @@ class _Slice:
 
     def _holds(self, statement: ast.stmt, node: ast.AST) -> bool:
         return not isinstance(statement, ast.FunctionDef) and any(n is node for n in walk(statement))
+
+    def _refuse_results(self, statement: ast.stmt, needed: set[str]) -> None:
+        """What loops of products carry exists only where they are computed."""
+        if not isinstance(statement, ast.If) and (read := names_stored(statement) & needed):
+            raise Unplanned(statement, f"an address or a loop bound that depends on {min(read)}, which a loop of products computes")
+
+    # -- functions that run once ----------------------------------------------------------------
+
+    def _is_kept(self, function: ast.FunctionDef) -> bool:
+        """Whether a function that runs once holds copies, or calls one that does."""
+        if function not in self.planner.once:
+            return False
+        inside = self.planner.resolver.is_inside
+        places = [r.loop.node if r.loop is not None else r.loads[0].statement for r in self.planner.rings]
+        return any(inside(p, function) for p in places) or any(
+            inside(call, function) and self._is_kept(callee)
+            for callee, calls in self.planner.once.items() if callee is not function for call in calls
+        )
+
+    def _calls_kept(self, statement: ast.stmt) -> bool:
+        """Whether a statement, which is no function, calls a function that is kept."""
+        if isinstance(statement, ast.FunctionDef):
+            return False
+        return any(
+            self.planner.resolver.is_inside(call, statement) and self._is_kept(function)
+            for function, calls in self.planner.once.items() for call in calls
+        )
+
+    def _branching(self, s: ast.stmt, needed: set[str]) -> ast.stmt:
+        """The slice of a statement that calls functions which are kept."""
+        if isinstance(s, ast.If):
+            return self._branch(s, needed)
+        if not isinstance(s, (ast.Assign, ast.Expr, ast.Return)) or s.value is None:
+            raise Unplanned(s, "a loop of products in a function that is called in such a statement", "assign its results to names")
+        return ast.Expr(self._call(s.value, needed))
+
+    def _call(self, node: ast.expr, needed: set[str]) -> ast.expr:
+        """The slice of a call of a function that is kept, or of the ``lax.cond`` around it."""
+        if not isinstance(node, ast.Call):
+            return ast.Constant(None)
+        callee = next((f for f, calls in self.planner.once.items() if node in calls), None)
+        if callee is not None and self._is_kept(callee):
+            parameters = self._parameters(callee)
+            given = dict(zip([a.arg for a in callee.args.args], node.args)) | {k.arg: k.value for k in node.keywords}
+            if not set(parameters) <= given.keys() or any(isinstance(a, ast.Starred) for a in node.args):
+                raise Unplanned(node, f"a call of {callee.name} that does not pass each argument")
+            for name in parameters:
+                self._check(given[name])
+                needed |= names_loaded(given[name])
+            self._once_function(callee, needed)  # its closure is read here, where it runs
+            return ast.Call(ast.Name(callee.name, ast.Load()), [self.planner.rebuilt(given[p]) for p in parameters], [])
+        inner = [a.body for a in node.args[1:3] if isinstance(a, ast.Lambda)]
+        if self.planner.resolver.qualified(node.func) == COND and len(inner) == 2 and len(node.args) == 3:
+            self._check(node.args[0])
+            needed |= names_loaded(node.args[0]) | names_loaded(node.func)
+            branches = [_lambda(self._call(body, needed)) for body in inner]
+            return ast.Call(node.func, [self.planner.rebuilt(node.args[0]), *branches], [])
+        if any(n in calls for n in walk(node) for f, calls in self.planner.once.items() if self._is_kept(f)):
+            raise Unplanned(node, "a loop of products in a function that is called within an expression", "assign its results to names")
+        return ast.Constant(None)
+
+    def _parameters(self, function: ast.FunctionDef) -> list[str]:
+        """The parameters that the slice of a function's body reads, by position."""
+        _, inner = self.block(function.body, set())
+        return [a.arg for a in function.args.args if a.arg in inner]
+
+    def _once_function(self, function: ast.FunctionDef, needed: set[str]) -> ast.stmt:
+        refuse_early_returns(function, self.planner.resolver)
+        if function.args.vararg or function.args.kwarg or function.args.kwonlyargs:
+            raise Unplanned(function, f"{function.name} takes more than plain parameters")
+        body, inner = self.block(function.body, set())
+        parameters = self._parameters(function)
+        needed |= inner - set(parameters) - {n for s in body for n in names_stored(s)}
+        for decorator in function.decorator_list:
+            self._check(decorator)
+            needed |= names_loaded(decorator)
+        decorators = [self.planner.rebuilt(d) for d in function.decorator_list]
+        args = ast.arguments([], [ast.arg(p) for p in parameters], None, [], [], None, [])
+        return ast.FunctionDef(function.name, args, body, decorators, type_params=[])  # type: ignore[arg-type]
+
+    # -- loops ------------------------------------------------------------------------------------
 
     def _loop(self, ring: Ring, needed: set[str]) -> list[ast.stmt]:
         assert ring.loop is not None
@@ -129,6 +227,17 @@ class _Slice:
         for n in walk(node):
             if n in self.tile_work:
                 raise Unplanned(node, "an address or a loop bound that depends on a tile")
+
+
+def _lambda(body: ast.expr) -> ast.Lambda:
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), body)
+
+
+def refuse_early_returns(function: ast.FunctionDef, resolver) -> None:
+    """A slice leaves out returns: only one at the end changes nothing."""
+    for n in walk(function):
+        if isinstance(n, ast.Return) and resolver.scope_of(n).node is function and n is not function.body[-1]:
+            raise Unplanned(n, "a return before the end of a function with loops of products")
 
 
 def names_stored(s: ast.stmt) -> set[str]:

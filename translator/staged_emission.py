@@ -252,7 +252,7 @@ class _Emission:
 
         JAX finds no layout for an index vector that nothing uses.
         """
-        if not isinstance(statement, ast.Assign) or self.resolver.parents[statement] is not self.planner.kernel:
+        if not isinstance(statement, ast.Assign) or not self.planner.is_straight(self.resolver.parents[statement]):
             return ""
         target = statement.targets[0]
         if len(statement.targets) != 1 or not isinstance(target, ast.Name):

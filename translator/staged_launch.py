@@ -85,8 +85,12 @@ class _Launch:
         axes = [self.group.axis_name(i) for i in range(self.call.grid_rank)]
         program = [self._position(i, a, lax) for i, a in enumerate(axes)]
         lines.append(f"  program = ({', '.join(program)}{',' if len(program) == 1 else ''})")
-        specs = self._specs()
-        lines += [f"  specs = {specs}"] if len(specs) > 40 else []
+        parts = self._specs()
+        specs = f"[{', '.join(parts)}]"
+        if len(specs) > 90:
+            lines += ["  specs = [", *(f"      {p}," for p in parts), "  ]"]
+        elif len(specs) > 40:
+            lines.append(f"  specs = {specs}")
         lines.append(f"  refs = _block_views(refs, {'specs' if len(specs) > 40 else specs}, program)")
         given = [f"{self.planner.program}=program", *(f"{n}=_Ring(*{n})" for n in ring_names)]
         lines += call_lines("  keywords = dict", [*given, *(f"{k}={ast.unparse(v)}" for k, v in site.bound.items())])
@@ -129,6 +133,8 @@ class _Launch:
         spills = dict.fromkeys(s for d in planner.dots for s in self._spills(d))
         if spills:
             arguments.append(f"spills=[{', '.join(spills)}]")
+        if planner.padded:
+            arguments.append("padded=True")
         kind = "_WgmmaRows" if self.group.target == "sm90" else "_Tcgen05Rows"
         return f"{kind}({', '.join(arguments)})"
 
@@ -216,9 +222,10 @@ class _Launch:
                     queue += [b.node for b in found[1] if b.node is not None] if found and found[0].node is self.planner.kernel else []
         return False
 
-    def _specs(self) -> str:
-        """All specs of the call as one list display."""
-        site, parts = self.site, []
+    def _specs(self) -> list[str]:
+        """All specs of the call, as the elements of one list display."""
+        site = self.site
+        parts: list[str] = []
         if "grid_spec" in site.keywords or any(s.elements for s in (*(site.in_specs or ()), *(site.out_specs or ()))):
             raise Unplanned(site.call, "grid_spec or pl.Element beside products", "use grid and plain block specs")
         for keyword, count in (("in_specs", self.group.inputs), ("out_specs", len(self.group.model.refs) - self.group.inputs)):
@@ -227,12 +234,21 @@ class _Launch:
                 parts.append(f"*[None] * {count}")
                 continue
             value = self.group.resolver.value(node)
-            star = "" if isinstance(value, ast.Call) and len(getattr(site, keyword) or ()) == 1 else "*"
-            text = ast.unparse(node)
-            if isinstance(value, (ast.List, ast.Tuple)) and value is node and value.elts:
-                star, text = "", ", ".join(map(ast.unparse, value.elts))
-            parts.append(f"{star}{text}" if not star or isinstance(node, (ast.Name, ast.List)) else f"*({text})")
-        return f"[{', '.join(parts)}]"
+            if isinstance(value, ast.Call) and len(getattr(site, keyword) or ()) == 1:
+                parts.append(ast.unparse(node))
+            else:
+                parts += _elements(node)
+        return parts
+
+
+def _elements(node: ast.expr) -> list[str]:
+    """A list as elements of a list display: those of lists written out, and of sums of lists."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [*_elements(node.left), *_elements(node.right)]
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return list(map(ast.unparse, node.elts))
+    text = ast.unparse(node)
+    return [f"*{text}" if isinstance(node, ast.Name) else f"*({text})"]
 
 
 def _joined(lists: list[str]) -> str:

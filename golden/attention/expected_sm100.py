@@ -78,6 +78,14 @@ def _window(ref, index):
   return getattr(ref, "ref", ref), starts, tiles, shape
 
 
+def _within(ref, index):
+  """For each slice that passes the end of `ref` (of a padded tile): which elements do not."""
+  index, lead, shape = _per_dimension(ref, index)
+  for axis, (i, n) in enumerate((i, n) for i, n in zip(index, ref.shape) if isinstance(i, pl.Slice)):
+    if isinstance(i.start, int) and i.start + (i.size - 1) * i.stride >= n:
+      yield lax.broadcasted_iota(jnp.int32, shape, len(lead) + axis) < -(-(n - i.start) // i.stride)
+
+
 def _memory_type(ref):
   """Type of an element in memory: a bool is a byte."""
   element = ir.MemRefType(ref.type).element_type
@@ -150,6 +158,8 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
   if not tile or tile[-1] is None:
     vec = 1  # the last dimension of the array is one index: neighbours are a row apart
   masks = () if mask is None else (_spread(mask, shape, range(len(shape) - mask.ndim, len(shape))),)
+  for inside in _within(ref, index):
+    masks = (masks[0] & inside if masks else inside,)
   values = () if value is None else (value,)
   hint = {"evict_last": ".L1::evict_last", "evict_first": ".L1::evict_first"}.get(eviction_policy, "")
   splat = plgpu.Layout.WG_SPLAT
@@ -384,8 +394,16 @@ class _Rows:
 
   def divide(self, spills):
     """Notes one warpgroup's part of each computed operand: (shape, axis that is divided or None, dtype)."""
-    shares = lambda shape, axis: tuple(n // self.warpgroups if d == axis else n for d, n in enumerate(shape))
+    shares = lambda shape, axis: tuple(self.share(n) if d == axis else n for d, n in enumerate(shape))
     self.spills = [(shares(shape, axis), dtype) for shape, axis, dtype in spills]
+
+  def pad(self, rows, padded):
+    """Extents of divided dimensions, of which fewer rows than the matrix unit takes are padded."""
+    return [n + -n % self.unit if padded else n for n in rows]
+
+  def share(self, extent):
+    """One warpgroup's part of a divided dimension."""
+    return (extent + -extent % self.unit) // self.warpgroups
 
   def empty_barrier(self, stages):
     return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
@@ -405,8 +423,8 @@ class _RowsPart:
     self.spills = [s.at[wg] for s in spills]
 
   def rows(self, extent):
-    """This warpgroup's part of a dimension."""
-    size = extent // self.tile.warpgroups
+    """This warpgroup's part of a dimension; it passes the end of one that is padded."""
+    size = self.tile.share(extent)
     return pl.ds(self.wg * size if self.tile.warpgroups > 1 else 0, size)
 
   def indices(self, part, axis):
@@ -429,12 +447,13 @@ class _Tcgen05Rows(_Rows):
   """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
 
   columns: extents of the products' columns. spills: (shape, axis that is divided or None, dtype) of computed operands,
-  which pass through shared memory.
+  which pass through shared memory. padded: whether fewer rows than a multiple of 128 are padded.
   """
 
-  layout = plgpu.Layout.TCGEN05
+  layout, unit = plgpu.Layout.TCGEN05, 128
 
-  def __init__(self, rows, columns, spills=()):
+  def __init__(self, rows, columns, spills=(), padded=False):
+    rows = self.pad(rows, padded)
     if any(n % 128 for n in rows) or any(n % 16 or n > 256 for n in columns):
       raise ValueError(f"tcgen05 needs multiples of 128 rows and of 16 up to 256 columns, not {rows} x {columns}")
     self.warpgroups = 2 if rows and not any(n % 256 for n in rows) else 1

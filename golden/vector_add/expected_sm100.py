@@ -112,6 +112,14 @@ def _window(ref, index):
   return getattr(ref, "ref", ref), starts, tiles, shape
 
 
+def _within(ref, index):
+  """For each slice that passes the end of `ref` (of a padded tile): which elements do not."""
+  index, lead, shape = _per_dimension(ref, index)
+  for axis, (i, n) in enumerate((i, n) for i, n in zip(index, ref.shape) if isinstance(i, pl.Slice)):
+    if isinstance(i.start, int) and i.start + (i.size - 1) * i.stride >= n:
+      yield lax.broadcasted_iota(jnp.int32, shape, len(lead) + axis) < -(-(n - i.start) // i.stride)
+
+
 def _memory_type(ref):
   """Type of an element in memory: a bool is a byte."""
   element = ir.MemRefType(ref.type).element_type
@@ -184,6 +192,8 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
   if not tile or tile[-1] is None:
     vec = 1  # the last dimension of the array is one index: neighbours are a row apart
   masks = () if mask is None else (_spread(mask, shape, range(len(shape) - mask.ndim, len(shape))),)
+  for inside in _within(ref, index):
+    masks = (masks[0] & inside if masks else inside,)
   values = () if value is None else (value,)
   hint = {"evict_last": ".L1::evict_last", "evict_first": ".L1::evict_first"}.get(eviction_policy, "")
   splat = plgpu.Layout.WG_SPLAT

@@ -12,12 +12,13 @@ class _Tcgen05Rows(_Rows):
   """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
 
   columns: extents of the products' columns. spills: (shape, axis that is divided or None, dtype) of computed operands,
-  which pass through shared memory.
+  which pass through shared memory. padded: whether fewer rows than a multiple of 128 are padded.
   """
 
-  layout = plgpu.Layout.TCGEN05
+  layout, unit = plgpu.Layout.TCGEN05, 128
 
-  def __init__(self, rows, columns, spills=()):
+  def __init__(self, rows, columns, spills=(), padded=False):
+    rows = self.pad(rows, padded)
     if any(n % 128 for n in rows) or any(n % 16 or n > 256 for n in columns):
       raise ValueError(f"tcgen05 needs multiples of 128 rows and of 16 up to 256 columns, not {rows} x {columns}")
     self.warpgroups = 2 if rows and not any(n % 256 for n in rows) else 1

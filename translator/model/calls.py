@@ -90,6 +90,9 @@ class Calls:
         args = [self.eval(a, env) for a in node.args]
         keywords = {k.arg: self.eval(k.value, env) for k in node.keywords if k.arg}
         if isinstance(function, FunctionValue) and isinstance(function.node, (ast.FunctionDef, ast.Lambda)):
+            if (product := self.forwarded_product(function.node)) is not None and len(node.args) == 2 and not keywords:
+                self.model.product_helpers.add(function.node)  # type: ignore[arg-type]
+                return self.dot(node, node.args[0], node.args[1], product, env)
             return self.call_function(function, args, keywords, node, node.args)
         if any(map(_touches_refs, [*args, *keywords.values()])):
             return self.handed_out(node)
@@ -102,6 +105,21 @@ class Calls:
                       "check that it uses only what Mosaic GPU lowers")
             return self.elementwise(node, list(zip(node.args, args)))
         return Unknown(ast.unparse(node.func))
+
+    def forwarded_product(self, function: ast.FunctionDef | ast.Lambda) -> str | None:
+        """The name of the product that a function of the kernel multiplies its two arguments with, None if it does more."""
+        names = [a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)]
+        if not isinstance(function, ast.FunctionDef) or function.decorator_list or function.args.defaults or len(names) != 2:
+            return None
+        if not self.resolver.is_inside(function, self.model.kernel):
+            return None
+        body = [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+        call = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+        if not isinstance(call, ast.Call) or any(k.arg != "preferred_element_type" for k in call.keywords):
+            return None
+        name = self.resolver.qualified(call.func)
+        plain = name in _DOTS and name not in ("jax.numpy.einsum", "jax.lax.dot_general")
+        return name if plain and [ast.unparse(a) for a in call.args] == names else None
 
     def handed_out(self, node: ast.Call) -> Value:
         """The result of a call that was not followed and gets what only the kernel's own code may touch."""

@@ -142,6 +142,7 @@ class KernelModel:
 
     refs: by position. named_refs: how many of them are parameters with a name, ahead of ``*refs``.
     calls: library functions, methods (``.T``) and operators (``operator.pow``) on arrays and traced numbers.
+    product_helpers: functions of the kernel whose calls stand for the product that they return.
     unwraps: calls that stand for their first argument.
     wrapped: names of decorated functions where they are called, and below how many decorators the function is.
     """
@@ -166,5 +167,6 @@ class KernelModel:
     findings: list[Finding] = dataclasses.field(default_factory=list)
     values: dict[ast.AST, Value] = dataclasses.field(default_factory=dict)
     tiles: list[Tile] = dataclasses.field(default_factory=list)
+    product_helpers: set[ast.FunctionDef] = dataclasses.field(default_factory=set)
     functions: set[FunctionNode] = dataclasses.field(default_factory=set)
     ref_ranks: dict[str, int] = dataclasses.field(default_factory=dict)

@@ -57,7 +57,7 @@ def load(ref, index, *, layout=None, mask=None, other=0, vec=1, eviction_policy=
     Args:
       ref: a GMEM ref, or nested ``.at[...]`` views of one.
       index: per axis ``pl.ds``, ``:``, an integer, or an integer array; arrays broadcast together, and their axes
-        come first in the result.
+        come first in the result. Of a slice with a fixed start, what passes the end of ``ref`` is disabled.
       mask: boolean, broadcast to the result; None enables every element.
       other: value of the disabled elements, broadcast and cast.
       vec: elements per access. It has no meaning for the values, but it is a promise: groups of ``vec`` neighbours
@@ -76,7 +76,8 @@ def load(ref, index, *, layout=None, mask=None, other=0, vec=1, eviction_policy=
         arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT),
         return_type=plgpu.ShapeDtypeStruct(shape, ref.dtype, layout=_ANY_LAYOUT),
     )
-    return access(_masked_load)(base, coordinates, _enabled(mask, shape), jnp.int32(vec), other)
+    enabled = _enabled(mask, shape) & _inside(ref, index)
+    return access(_masked_load)(base, coordinates, enabled, jnp.int32(vec), other)
 
 
 def store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=None):
@@ -90,7 +91,8 @@ def store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=N
     if value.shape != shape:
         raise ValueError(f"a value of shape {value.shape} is stored where the index has shape {shape}")
     access = plgpu.inline_mgpu(arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT))
-    access(_masked_store)(base, coordinates, _enabled(mask, shape), jnp.int32(vec), value.astype(ref.dtype))
+    enabled = _enabled(mask, shape) & _inside(ref, index)
+    access(_masked_store)(base, coordinates, enabled, jnp.int32(vec), value.astype(ref.dtype))
 
 
 def atomic(op, ref, index, value, *, layout=None, mask=None, fetch=False, order="relaxed"):
@@ -192,6 +194,20 @@ def _support_modules(module: types.ModuleType) -> list[types.ModuleType]:
 
 def _enabled(mask, shape: tuple[int, ...]) -> jax.Array:
     return jnp.broadcast_to(jnp.asarray(True if mask is None else mask, dtype=bool), shape).reshape(-1)
+
+
+def _inside(ref, index) -> jax.Array:
+    """For every element of ``ref[index]``, flat: whether slices that start at a fixed place leave it inside ``ref``.
+
+    Slices of padded tiles pass the end of their block, whose further elements do not take part.
+    """
+    coordinates, shape = _indexed(index, ref.shape)
+    index = index if isinstance(index, tuple) else (index,)
+    inside = jnp.ones(math.prod(shape), dtype=bool)
+    for i, coordinate, extent in zip(index, coordinates, ref.shape):
+        if isinstance(i, indexing.Slice) and isinstance(i.start, int) and i.start + (i.size - 1) * i.stride >= extent:
+            inside &= coordinate < extent
+    return inside
 
 
 def _addresses(ref, index) -> tuple[Any, jax.Array, tuple[int, ...]]:
