@@ -76,7 +76,7 @@ def load(ref, index, *, layout=None, mask=None, other=0, vec=1, eviction_policy=
         arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT),
         return_type=plgpu.ShapeDtypeStruct(shape, ref.dtype, layout=_ANY_LAYOUT),
     )
-    enabled = _enabled(mask, shape) & _inside(ref, index)
+    enabled = _enabled(mask, shape) & _within_ref(ref, index)
     return access(_masked_load)(base, coordinates, enabled, jnp.int32(vec), other)
 
 
@@ -91,7 +91,7 @@ def store(ref, index, value, *, layout=None, mask=None, vec=1, eviction_policy=N
     if value.shape != shape:
         raise ValueError(f"a value of shape {value.shape} is stored where the index has shape {shape}")
     access = plgpu.inline_mgpu(arg_types=(plgpu.RefType(), _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT, _ANY_LAYOUT))
-    enabled = _enabled(mask, shape) & _inside(ref, index)
+    enabled = _enabled(mask, shape) & _within_ref(ref, index)
     access(_masked_store)(base, coordinates, enabled, jnp.int32(vec), value.astype(ref.dtype))
 
 
@@ -196,7 +196,7 @@ def _enabled(mask, shape: tuple[int, ...]) -> jax.Array:
     return jnp.broadcast_to(jnp.asarray(True if mask is None else mask, dtype=bool), shape).reshape(-1)
 
 
-def _inside(ref, index) -> jax.Array:
+def _within_ref(ref, index) -> jax.Array:
     """For every element of ``ref[index]``, flat: whether slices that start at a fixed place leave it inside ``ref``.
 
     Slices of padded tiles pass the end of their block, whose further elements do not take part.
