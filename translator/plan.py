@@ -395,6 +395,9 @@ class _Group:
             if self.model.dots and (name == ".T" or name.endswith(".transpose")):
                 continue  # plan_dots.py allows it for operands
             if problem := obstacle(name, self._kind(node)):
+                if replacement(name):
+                    self.block("B120", node, f"{ast.unparse(node)[:60]}: its rewrite does not take these arguments")
+                    continue
                 self.block("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {problem}", problem.advice)
         for reduction in self.model.reductions:
             text = ast.unparse(reduction.node)[:60]
@@ -624,7 +627,8 @@ class _Group:
         if place is None:
             self.block("B109", node, f"{text} in a helper function", "move it into the kernel")
         elif not name or node.lineno < layouts.before.lineno:  # type: ignore[union-attr]
-            self.block("B120", node, f"{text}: its operand has no layout of its own", "load it from a ref")
+            self.block("B120", node, f"{text}: its operand has no layout of its own",
+                       "do it in a kernel without products" if self.model.dots else "load it from a ref")
         elif not given and value.rank != 1:  # type: ignore[union-attr]
             self.block("B112", node, f"{text}: over a whole tile", "give one literal axis")
         else:

@@ -32,6 +32,7 @@ from .plan_dot_launch import known_tiles, plan_launch, unused_partial
 from .plan_staged import computes_operands, plan_staged
 from .precision import need_of
 from .recorded import HALF, recorded_dtypes
+from .replacements import ALONG_AXES, replacement
 from .tile_axes import without_transpose
 from .tile_limits import tile_problem
 from .values import Array, Index
@@ -593,6 +594,9 @@ class _Planner:
             raise Unplanned(self.store.node, "a store inside the loop of the products")
         if model.reductions:
             raise Unplanned(model.reductions[0].node, "a reduction beside matrix products")
+        for node, name in model.calls:
+            if replacement(name) in ALONG_AXES:
+                raise Unplanned(node, f"{name} beside matrix products", "do it in a kernel of its own")
         if self.resolver.statement_of(self.store.node) not in self.statements:
             raise Unplanned(self.store.node, "a store inside a conditional beside products")
         self.loads = [a for a in model.accesses if a.kind == "load" and a not in self.staged and a.tile is not None]

@@ -45,6 +45,32 @@ def kernel(x_ref, m_ref, o_ref):
         total += ref[...].astype(jnp.float32) * weight + i
     o_ref[...] = total
 """, lambda x, m: 2 * x + 3 * m + 1),
+    "branches of a switch that load": ("""
+def kernel(x_ref, m_ref, o_ref):
+    def twice():
+        return x_ref[...] * 2
+    o_ref[...] = jax.lax.switch(pl.program_id(0) % 3, [twice, lambda: -x_ref[...], lambda: x_ref[...]])
+""", lambda x, m: x * np.array([[2], [-1], [1], [2]], np.float32)),
+    "slices of a loop's index": ("""
+def kernel(x_ref, m_ref, o_ref):
+    half = 32
+    for j in range(2):
+        o_ref[j * half:(j + 1) * half] = x_ref[half - j * half:half * 2 - half * j]
+""", lambda x, m: np.roll(x, 32, 1)),
+    "slices from the end": ("""
+def kernel(x_ref, m_ref, o_ref):
+    o_ref[:-32] = x_ref[-32:]
+    o_ref[-32:] = x_ref[:32]
+""", lambda x, m: np.roll(x, 32, 1)),
+    "numbers of Python and NumPy": ("""
+import math
+import numpy as np
+SCALE = np.float32(0.5)
+
+
+def kernel(x_ref, m_ref, o_ref):
+    o_ref[...] = x_ref[...] * (SCALE / math.sqrt(64)) + math.log(2)
+""", lambda x, m: x / 16 + np.log(2)),
     "on one line": ("""
 def kernel(x_ref, m_ref, o_ref): x = x_ref[...]; o_ref[...] = x - jnp.max(x)
 """, lambda x, m: x - x.max(1, keepdims=True)),
@@ -126,6 +152,19 @@ def kernel(x_ref, m_ref, o_ref):
     o_ref[...] = total
 """)
     assert "B104" in codes(source)
+
+
+@pytest.mark.parametrize("head, value, code, reason", [
+    pytest.param("", "x_ref[-1]", "B104", "the index -1 lies before the array", id="index-before-the-array"),
+    pytest.param("EPS = jnp.float32(1e-3)\n", "x_ref[...] + EPS", "B110", "EPS is a JAX array", id="captured-array"),
+    pytest.param("class State: pass\n", "x_ref[...] + State().x", "B110", "an object of the class State", id="object"),
+    pytest.param("", "jax.lax.associative_scan(lambda a, b: a + b, x_ref[...])", "B102", "associative_scan of a function", id="function"),
+    pytest.param("", "jax.lax.cumsum(x_ref[...], reverse=True)", "B120", "its rewrite does not take these arguments", id="arguments"),
+])
+def test_what_keeps_a_call_is_said(head, value, code, reason):
+    source = module(f"\n{head}\ndef kernel(x_ref, m_ref, o_ref):\n    o_ref[...] = {value}\n")
+    assert any(d.code == code and reason in d.reason for d in plan(source).diagnostics)
+    assert plan(source).text == source
 
 
 def test_operands_in_a_dictionary_are_named():

@@ -52,10 +52,6 @@ _SCALAR_TYPES = {  # called as functions, they convert
 _STATIC_CALLS = {
     f"{PALLAS}.cdiv",
     f"{PALLAS}.next_power_of_2",
-    "math.prod",
-    "math.ceil",
-    "math.floor",
-    "math.log2",
 }
 _OF_TUPLES: dict[str, Callable[..., tuple[Value, ...]]] = {
     "tuple": lambda items: items,
@@ -96,6 +92,9 @@ class Calls:
             return self.call_function(function, args, keywords, node, node.args)
         if any(map(_touches_refs, [*args, *keywords.values()])):
             return self.handed_out(node)
+        if isinstance(node.func, ast.Name) and (bound := self.resolver.binding(node.func)) is not None and bound.kind == "class":
+            self.find("B110", node, f"an object of the class {node.func.id}, whose fields are not followed", "keep its values in a tuple")
+            return Unknown(node.func.id)
         if isinstance(function, FunctionValue):  # of a library
             self.model.calls.append((node, self.resolver.qualified(function.node) or ""))
             return self.elementwise(node, list(zip(node.args, args)))
@@ -260,6 +259,8 @@ class Calls:
             return self.while_loop(node, env)
         if name == "jax.lax.cond":
             return self.cond(node, env)
+        if name == "jax.lax.switch":
+            return self.switch(node, env)
         if name.startswith("functools.partial"):
             inner = self.eval(node.args[0], env)
             bound = {k.arg: self.eval(k.value, env) for k in node.keywords if k.arg}
@@ -269,7 +270,7 @@ class Calls:
                 bound |= dict(zip(params, positional))
                 return FunctionValue(inner.node, inner.env, inner.bound | bound)
             return Unknown("partial")
-        if name in _STATIC_CALLS:
+        if name in _STATIC_CALLS or name.startswith("math."):
             return self.static_call(node, [self.eval(a, env) for a in node.args])
         if name == f"{PALLAS}.debug_print" or name == "jax.debug.print":
             for a in node.args:
@@ -346,6 +347,9 @@ class Calls:
         args = [value for _, value in operands]
         if name == "jax.numpy.divmod":
             return self.quotient_and_remainder(node, name, operands)
+        if any(isinstance(a, FunctionValue) for a in args):
+            self.find("B102", node, f"{short} of a function of the kernel", "write it as a lax.fori_loop" if short in ("scan", "map") else "")
+            return Unknown(short)
         if name in ("jax.lax.axis_index", "jax.lax.axis_size"):
             return Scalar()
         if short == "convert_element_type" or dtype_name(node.func, self.resolver) == short and short in _SCALAR_TYPES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 
 from ..values import (
     UNKNOWN_FACTOR,
@@ -93,3 +94,12 @@ class ControlFlow:
         with self.guarded(node.args[0]):
             first, second = (self.call_function(f, values[3:], {}, node) for f in functions)
         return self.join(first, second)
+
+    def switch(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        index, branches, *operands = [self.eval(a, env) for a in node.args]
+        if not isinstance(branches, TupleValue) or not all(isinstance(f, FunctionValue) for f in branches.items):
+            self.find("B102", node, "a switch whose branches are not functions of this file", "write them out in a list")
+            return Unknown("switch")
+        with self.guarded(node.args[0]):
+            results = [self.call_function(f, operands, {}, node) for f in branches.items]  # type: ignore[arg-type]
+        return functools.reduce(self.join, results)

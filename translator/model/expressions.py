@@ -105,6 +105,9 @@ class Expressions:
             return FunctionValue(target, {})
         if self.resolver.qualified(node):
             return Unknown("import")
+        if isinstance(target, ast.Call) and _makes_array(self.resolver.qualified(target.func) or ""):
+            self.find("B110", node, f"{node.id} is a JAX array made outside of the kernel, which Mosaic GPU cannot capture",
+                      "make it a number of Python or NumPy, or pass it as an operand")
         if isinstance(target, ast.Constant) and isinstance(target.value, int):
             return Scalar(True, () if target.value == 0 else (node.id,), node.id)
         return Scalar(True, (node.id,), node.id)
@@ -197,19 +200,19 @@ class Expressions:
             item = self.eval(node.slice, env)
             if isinstance(item, Scalar) and item.text.isdigit():
                 return self.further_ref(int(item.text), ast.unparse(node))
-        elif isinstance(base, Unknown) and base.why != _IN_DICTIONARY and self.indexes_ref(node.slice, env):
-            self.find("B104", node, f"{ast.unparse(node.value)[:60]} may be a ref, and where it comes from was not followed",
-                      "index the ref by its name")
+        elif isinstance(base, Unknown) and not isinstance(node.value, ast.Call) and base.why != _IN_DICTIONARY and self.indexes_ref(node.slice, env):
+            self.find("B104", node, f"{ast.unparse(node.value)[:60]} may be a ref or an array, and where it comes from was not followed",
+                      "keep refs and arrays in variables or tuples")
         return Unknown("subscript")
 
     def indexes_ref(self, node: ast.expr, env: dict[str, Value]) -> bool:
-        """Whether an index makes sense for refs and arrays alone: ``...``, ``pl.ds``, what is not static."""
+        """Whether an index makes sense for refs and arrays alone: ``...``, ``None``, ``pl.ds``, what is not static."""
         if isinstance(node, ast.Slice):
             return False
         parts = node.elts if isinstance(node, ast.Tuple) else [node]
         values = [self.eval(p, env) for p in parts if not isinstance(p, ast.Slice)]
         moving = any(isinstance(v, (SliceValue, Array)) or isinstance(v, Scalar) and not v.static for v in values)
-        return moving or any(isinstance(p, ast.Constant) and p.value is Ellipsis for p in parts)
+        return moving or any(isinstance(p, ast.Constant) and p.value in (None, ...) for p in parts)
 
     def array_subscript(self, node: ast.Subscript, base: Array, env: dict[str, Value]) -> Value:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -329,3 +332,11 @@ class Expressions:
 
 def _is_zero(part: ast.expr) -> bool:
     return isinstance(part, ast.Constant) and part.value == 0 and not isinstance(part.value, bool)
+
+
+def _makes_array(function: str) -> bool:
+    """Whether a function of JAX returns an array."""
+    module, _, name = function.rpartition(".")
+    return module == "jax.numpy" and name not in (
+        "dtype", "finfo", "iinfo", "issubdtype", "ndim", "promote_types", "result_type", "shape", "size",
+    )

@@ -175,7 +175,7 @@ class Operators:
         if not arrays:
             static = all(isinstance(v, Scalar) and v.static for _, v in operands)
             if all(isinstance(v, Scalar) for _, v in operands):
-                return Scalar(static, ones=max(v.ones for _, v in operands))  # type: ignore[union-attr]
+                return Scalar(static, ones=max((v.ones for _, v in operands), default=0))  # type: ignore[union-attr]
             return Unknown("operands")
         kind = next((v.kind for _, v in arrays if v.kind == "float"), arrays[0][1].kind)
         dtype = common_dtype([v for n, v in operands if n not in unconverted])

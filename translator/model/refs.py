@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import re
 
+from ..names import walk
 from ..values import (
     Array,
     Index,
@@ -20,7 +21,10 @@ from ..values import (
 from .events import (
     Access,
 )
-from .text import tuple_text, wrap
+from .text import difference, tuple_text, wrap
+
+
+_NEGATIVE = re.compile(r"-\w+")
 
 
 class Refs:
@@ -59,6 +63,9 @@ class Refs:
                 result.append(Index("gather"))
             else:  # a tuple held in a variable was evaluated where it is made
                 one = self.model.values[p] if value is not node else self.eval(p, env)
+                if isinstance(one, Scalar) and _NEGATIVE.fullmatch(one.text):
+                    self.find("B104", p, f"the index {one.text} lies before the array: the Triton backend does not count from the end",
+                              f"write {ref.name}.shape[{i}] - ...")
                 if isinstance(one, SliceValue) and one.full:  # ``slice(None)``
                     one = dataclasses.replace(one, size=ref.extent(i))
                 result.append(self.one_index(p, one))
@@ -78,15 +85,19 @@ class Refs:
         if node.lower is None and node.upper is None and node.step is None:
             return Index("full", (), ref.extent(i))
         lower = self.eval(node.lower, env) if node.lower is not None else Scalar(True, (), "0")
-        upper = self.eval(node.upper, env) if node.upper is not None else Scalar(
-            True, (f"{ref.name}.shape[{i}]",), f"{ref.name}.shape[{i}]"
-        )
+        end = Scalar(True, (f"{ref.name}.shape[{i}]",), f"{ref.name}.shape[{i}]")
+        upper = self.eval(node.upper, env) if node.upper is not None else end
+        lower, upper = (_from_start(v, end.text) for v in (lower, upper))
         step = self.eval(node.step, env) if node.step is not None else Scalar(True, ("1",), "1")
         if not (isinstance(lower, Scalar) and isinstance(upper, Scalar) and isinstance(step, Scalar) and step.text.isdigit()):
             self.find("B104", node, f"the slice {ast.unparse(node)}", "use pl.ds(start, size)")
             return Index("gather")
-        size = upper.text if lower.terms == () else f"{wrap(upper.text)} - {wrap(lower.text)}"
-        known = upper.text and (lower.text or lower.terms == ())
+        size = upper.text if lower.terms == () else difference(upper.text, lower.text)
+        known = bool(upper.text and (lower.text or lower.terms == ()))
+        if not known and node.lower is not None and node.upper is not None:  # bounds of a loop's index
+            size = difference(ast.unparse(node.upper), ast.unparse(node.lower))
+            names = [env.get(n.id) for n in walk(ast.parse(size)) if isinstance(n, ast.Name) and n.id in env]
+            known = all(isinstance(v, Scalar) and v.static and v.text for v in names)
         if step.text != "1":
             size = f"-(-({size}) // {step.text})"
             return Index("strided", lower.terms, size if known else "", start=lower.expr)
@@ -338,6 +349,13 @@ class Refs:
                 if old.ref is access.ref:
                     return
         self.model.accesses.append(access)
+
+
+def _from_start(bound: Value, extent: str) -> Value:
+    """The bound of a slice, counted from the start of the dimension."""
+    if isinstance(bound, Scalar) and _NEGATIVE.fullmatch(bound.text):
+        return Scalar(bound.static, (extent, bound.text[1:]), f"{extent} - {bound.text[1:]}")
+    return bound
 
 
 def _unlike(a: Access, b: Access) -> bool:

@@ -27,6 +27,45 @@ def tuple_text(dims: tuple[str, ...]) -> str:
     return f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
 
 
+def difference(a: str, b: str) -> str:
+    """``a - b``, simplified where both are polynomials: ``(i + 1) * n`` less ``i * n`` is ``n``."""
+    terms: dict[tuple[str, ...], int] | None = None
+    try:
+        left, right = (_polynomial(ast.parse(text, mode="eval").body) for text in (a, b))
+        terms = _sum(left, right, -1)
+    except (SyntaxError, ValueError):
+        pass
+    if terms is None or len(terms) > 1 or any(n < 0 for n in terms.values()):
+        return f"{wrap(a)} - {wrap(b)}"
+    for names, n in terms.items():
+        return " * ".join([str(n)] * (n != 1 or not names) + list(names))
+    return "0"
+
+
+def _polynomial(node: ast.expr) -> dict[tuple[str, ...], int]:
+    """{factors: coefficient} of sums and products. Raises ValueError for all else."""
+    match node:
+        case ast.Constant(int() as value):
+            return {(): value} if value else {}
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            return {(ast.unparse(node),): 1}
+        case ast.UnaryOp(ast.USub(), operand):
+            return _sum({}, _polynomial(operand), -1)
+        case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
+            return _sum(_polynomial(left), _polynomial(right), 1 if isinstance(op, ast.Add) else -1)
+        case ast.BinOp(left, ast.Mult(), right):
+            total: dict[tuple[str, ...], int] = {}
+            for a, m in _polynomial(left).items():
+                total = _sum(total, {tuple(sorted(a + b)): m * n for b, n in _polynomial(right).items()}, 1)
+            return total
+    raise ValueError(ast.unparse(node))
+
+
+def _sum(a: dict[tuple[str, ...], int], b: dict[tuple[str, ...], int], sign: int) -> dict[tuple[str, ...], int]:
+    total = {names: a.get(names, 0) + sign * b.get(names, 0) for names in (*a, *b)}
+    return {names: n for names, n in total.items() if n}
+
+
 _WIDTH = 88
 
 
