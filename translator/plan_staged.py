@@ -14,6 +14,8 @@ runs a *slice* of the kernel: what computes loop bounds and addresses, and the c
   warpgroups: ``rows`` is a warpgroup's part, arrays are made with its size, blocks are viewed
   through it.  Scalars, bounds and addresses stay those of the program, so that all warpgroups
   count the same steps.
+* **Phases.** Loops that run one after another use the same shared memory in turn, with the tiles that
+  only one of them and its products read.
 * **Turns.** Where a loop has a product, register work, and a product of its result, the two
   warpgroups take turns at the matrix unit.
 
@@ -228,6 +230,32 @@ class StagedPlanner:
             self.rings.append(Ring(self.fresh.pick("ring", "stages"), ordered, loop, step, steps))
         if not any(r.loop and r.operands for r in self.rings):
             raise Unplanned(self.model.dots[0].node, "products of which no loop loads an operand")
+        self._share()
+
+    def _share(self) -> None:
+        """``phases``: the rings that are in use at a time, by loop; none if there is one loop only."""
+        looped = sorted((r for r in self.rings if r.loop is not None), key=lambda r: _line(r.loop.node))  # type: ignore[union-attr]
+        self.phases: list[list[Ring]] = []
+        if len(looped) < 2:
+            return
+        ends = [_line(r.loop.node) for r in looped]  # type: ignore[union-attr]
+        for at, ring in enumerate(looped):
+            first = ends[at - 1] if at else 0
+            once = [
+                r for r in self.rings
+                if r.loop is None and all(self._used_until(load, first, ends[at], ring.loop) for load in r.loads)
+            ]
+            self.phases.append([*once, ring])
+
+    def _used_until(self, load: StagedLoad, first: int, last: int, loop: Loop) -> bool:
+        """Whether a tile is copied and read after the line ``first``, up to ``last`` or in the loop there."""
+        nodes: list[ast.AST] = [load.access.node]
+        if load.alone:
+            nodes += [n for n in self.resolver.named(load.name) if self.resolver.value(n) is load.access.node]
+        return first < _line(load.access.node) and all(
+            self.resolver.is_inside(n, loop.body) or first < _line(n) < last and self.resolver.scope_of(n).node is self.kernel
+            for n in nodes
+        )
 
     def _uses(self, access: Access) -> tuple[str, ast.stmt, bool] | None:
         """(name, statement, alone) of a load that only products read; None for other loads."""
@@ -495,6 +523,10 @@ def _kept(access: Access) -> list[Index]:
     """The index of each dimension of an access's tile."""
     view = [ix for ix in access.view or () if ix.kind != "scalar"]
     return [*view, *[Index("full")] * (len(access.dims or ()) - len(view))]
+
+
+def _line(node: ast.AST) -> int:
+    return node.lineno  # type: ignore[attr-defined]
 
 
 def _real_dims(value: Array) -> tuple[str, ...]:

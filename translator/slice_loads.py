@@ -15,7 +15,7 @@ from .dot_plan import Unplanned
 from .model.text import call_lines
 from .names import walk
 from .once_functions import COND
-from .staged_plan import Ring
+from .staged_plan import Ring, handed_over
 
 
 def loads_lines(planner, name: str, parameters: list[str]) -> tuple[str, ...]:
@@ -190,6 +190,7 @@ class _Slice:
         lower, upper = self.planner.text(loop.lower), self.planner.text(loop.upper)
         function = ast.unparse(loop.node.func)
         text = f"{function}({lower}, {upper}, {body}, None)\n{ring.name}.drain({ring.steps})"
+        text += "".join(f"\n{r.name}.drain(1)" for r in handed_over(self.planner.phases, ring))
         return ast.parse(text).body
 
     def _check_order(self, ring: Ring, statements: list[ast.stmt]) -> None:

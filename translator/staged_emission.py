@@ -10,7 +10,7 @@ from .names import MOSAIC, walk
 from .plan_layouts import plan_layouts
 from .plan_whole_steps import plan_whole_steps
 from .slice_loads import loads_lines
-from .staged_plan import RegisterDot, Ring
+from .staged_plan import RegisterDot, Ring, handed_over
 from .values import Array
 
 _CREATION = {"zeros", "ones", "full", "empty"}
@@ -42,6 +42,9 @@ class _Emission:
         for dot in planner.dots:
             self._dot(dot)
         self._created()
+        for ring in planner.rings:
+            if lines := tuple(f"{r.name}.release(0)" for r in handed_over(planner.phases, ring)):
+                self.add(act.StagedLines(self.span(self.resolver.statement_of(ring.loop.node)), lines, after=True))  # type: ignore[union-attr]
         for loop in planner.turn_loops:
             statement = self.resolver.statement_of(loop.node)
             self.add(act.StagedLines(self.span(statement), (f"{planner.part}.start_turns()",)))
@@ -53,6 +56,7 @@ class _Emission:
         self.group.emit_body(self.modules, self.add, self.emission, layouts=self.layouts, queries=False, skip=staged)
         for query in self.model.grid_queries:
             self.add(act.StagedText(self.span(query.node), f"{planner.program}[{query.axis}]"))
+        self.emission.support |= {"_in_turn", "_rings_in_turn"} if planner.phases else set()
         kind = "_WgmmaRows" if self.group.target == "sm90" else "_Tcgen05Rows"
         self.emission.support |= {"_Ring", "_swizzle", "_fitting_stages", "_block_views", "_specialize", kind}
 

@@ -73,15 +73,33 @@ class _Launch:
             lines.append(f"{rings[ring.name]} = [{', '.join(self._block(load) for load in ring.operands)}]")
             if ring.reads:
                 lines.append(f"{reads[ring.name]} = [{', '.join(self._block(load) for load in ring.reads)}]")
-        once = [rings[r.name] for r in self.planner.rings if r.loop is None]
-        looped = [n for r in self.planner.rings if r.loop is not None for n in (rings[r.name], reads.get(r.name)) if n]
         num_stages = num_stages_of(site, group.resolver)
-        lines.append(f"{stages} = _fitting_stages({num_stages}, {tile}, {_joined(once)}, {_joined(looped)})")
-        scratch = [f"_Ring.scratch({'1' if r.loop is None else stages}, {tile}, {self._swizzle(r)}, *{rings[r.name]}{f', reads={reads[r.name]}' if r.reads else ''})" for r in self.planner.rings]
+        phases = self.planner.phases or [self.planner.rings]
+        apart = [r for r in self.planner.rings if not any(r in phase for phase in phases)]
+        fits = []
+        for phase in phases:
+            once = [rings[r.name] for r in (*phase, *apart) if r.loop is None]
+            looped = [n for r in phase if r.loop is not None for n in (rings[r.name], reads.get(r.name)) if n]
+            fits.append(f"_fitting_stages({num_stages}, {tile}, {_joined(once)}, {_joined(looped)})")
+        lines.append(f"{stages} = {fits[0]}" if len(fits) == 1 else f"{stages} = min({', '.join(fits)})")
+
+        def blocks(r: Ring) -> str:
+            count = "1" if r.loop is None else stages
+            return f"_Ring.scratch({count}, {tile}, {self._swizzle(r)}, *{rings[r.name]}{f', reads={reads[r.name]}' if r.reads else ''})"
+
+        scratch = [f"{blocks(r)}," for r in (apart if self.planner.phases else self.planner.rings)]
+        shared = []
+        if self.planner.phases:
+            shared = [pick("shared", f"{kernel}_shared"), pick("barriers", f"{kernel}_barriers")]
+            scratch += ["*_in_turn(", *(line for phase in phases for line in ("    [", *(f"        {blocks(r)}," for r in phase), "    ],")), "),"]
         ring_names = [r.name for r in self.planner.rings]
         after = len(lines)
         lines += ["", f"def {body}(*refs):", '  """The last warpgroup copies operand tiles ahead, the others compute."""']
-        lines.append(f"  *refs, {', '.join(ring_names)}, scratch = refs")
+        alone = [r.name for r in apart] if shared else ring_names
+        lines.append(f"  *refs, {', '.join([*alone, *shared])}, scratch = refs")
+        if shared:
+            names = ", ".join(f"({', '.join(r.name for r in phase)}{',' if len(phase) == 1 else ''})" for phase in phases)
+            lines.append(f"  {names} = _rings_in_turn({', '.join(shared)})")
         axes = [self.group.axis_name(i) for i in range(self.call.grid_rank)]
         program = [self._position(i, a, lax) for i, a in enumerate(axes)]
         lines.append(f"  program = ({', '.join(program)}{',' if len(program) == 1 else ''})")
@@ -92,7 +110,7 @@ class _Launch:
         elif len(specs) > 40:
             lines.append(f"  specs = {specs}")
         lines.append(f"  refs = _block_views(refs, {'specs' if len(specs) > 40 else specs}, program)")
-        given = [f"{self.planner.program}=program", *(f"{n}=_Ring(*{n})" for n in ring_names)]
+        given = [f"{self.planner.program}=program", *(f"{n}=_Ring(*{n})" if n in alone else f"{n}={n}" for n in ring_names)]
         lines += call_lines("  keywords = dict", [*given, *(f"{k}={ast.unparse(v)}" for k, v in site.bound.items())])
         lines += [
             "  _specialize(", f"      {tile}.warpgroups,",
@@ -100,7 +118,7 @@ class _Launch:
             f"      lambda: {kernel}(*refs, {self.planner.part}={tile}.part(scratch), **keywords),", "  )",
         ]
         types = pick("scratch_types", f"{kernel}_scratch")
-        lines[after:after] = [f"{types} = (", *(f"    {s}," for s in scratch), f"    {tile}.scratch(),", ")"]
+        lines[after:after] = [f"{types} = (", *(f"    {s}" for s in scratch), f"    {tile}.scratch(),", ")"]
         # no reduction crosses warps (plan_staged.py), so its memory goes to the stages
         extra = [("compiler_params", f"{plgpu}.CompilerParams(reduction_scratch_bytes=0)"), ("num_threads", f"{tile}.warpgroups + 1"), ("thread_name", '"wg"'), ("scratch_types", types)]
         if "name" in site.keywords:

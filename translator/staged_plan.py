@@ -65,6 +65,12 @@ class Ring:
         return [load for load in self.loads if load.read]
 
 
+def handed_over(phases: list[list[Ring]], ring: Ring) -> list[Ring]:
+    """What is copied once for a loop and whose memory the next loop needs: it is given back after the loop of ``ring``."""
+    phase = next((p for p in phases[:-1] if ring in p and ring.loop is not None), [])
+    return [r for r in phase if r.loop is None]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class RegisterDot:
     """A product whose result is in registers.

@@ -41,6 +41,18 @@ def _fitting_stages(num_stages, tile, once, stages):
   return min(num_stages, free // size(stages))
 
 
+def _in_turn(*phases):
+  """Scratch of rings of which those of one phase are in use at a time: their buffers share memory."""
+  barriers = [[ring[1:] for ring in rings] for rings in phases]
+  return plgpu.RefUnion(*([ring[0] for ring in rings] for rings in phases)), barriers
+
+
+def _rings_in_turn(shared, barriers):
+  """The rings of each phase, of the scratch of `_in_turn`."""
+  phases = zip(shared, barriers, strict=True)
+  return [[_Ring(b, *waits) for b, waits in zip(*phase, strict=True)] for phase in phases]
+
+
 def _specialize(warpgroups, loads, compute):
   """The last warpgroup runs `loads`, the others `compute`, with registers to match."""
   wg = lax.axis_index("wg")

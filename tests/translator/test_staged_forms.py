@@ -168,3 +168,18 @@ def test_loads_under_other_tests_are_not_staged(old, new):
     assert text.count(old) == 1
     text = port(Source("kernel.py", text.replace(old, new)), "sm90", Options()).text
     assert "_load(ids_ref, keys" in text or "_load(ids_ref, held" in text
+
+
+def test_loops_in_sequence_use_the_same_memory_in_turn():
+    text = port(Source("kernel.py", only("two_phases")), "sm90", Options()).text
+    assert "(once, ring), (copied_once, stages) = _rings_in_turn(shared, barriers)" in text
+    loads, kernel = text.split("def kernel_loads(")[1].split("def kernel(")
+    order = [loads.index(s) for s in ("once.load(0", "ring.drain(", "once.drain(1)", "copied_once.load(0")]
+    assert order == sorted(order)
+    assert kernel.index("fori_loop(i,") < kernel.index("once.release(0)") < kernel.index("copied_once.wait(0)")
+
+
+def test_a_tile_that_both_loops_read_keeps_its_memory():
+    text = port(Source("kernel.py", only("two_loops")), "sm90", Options()).text
+    assert "(ring,), (stages,) = _rings_in_turn(shared, barriers)" in text
+    assert "once=_Ring(*once)" in text and "once.release" not in text

@@ -290,3 +290,50 @@ def reference(q, k, v, ids):
     return tuple(
         attention(q, k, v, lambda s: jnp.where(mask, s, -jnp.inf)) for mask in (same & below, below, same)
     )
+
+
+# -- two_phases
+def kernel(q_ref, k_ref, o_ref, p_ref, *, b, n):
+    i = pl.program_id(0)
+    mine = pl.ds(i * b, b)
+    k = k_ref[mine, :]
+
+    def over_queries(t, acc):
+        q_block = q_ref[pl.ds(t * n, n), :]
+        s = jnp.dot(k, q_block.T, preferred_element_type=F32)
+        return acc + jnp.dot(s.astype(q_block.dtype), q_block, preferred_element_type=F32)
+
+    steps = q_ref.shape[0] // n
+    acc = lax.fori_loop(i, steps, over_queries, jnp.zeros((b, q_ref.shape[1]), F32))  # none for the last programs
+    o_ref[...] = acc.astype(o_ref.dtype)
+    q = q_ref[mine, :]
+
+    def over_keys(t, acc):
+        k_block = k_ref[pl.ds(t * n, n), :]
+        s = jnp.dot(q, k_block.T, preferred_element_type=F32)
+        return acc + jnp.dot(s.astype(k_block.dtype), k_block, preferred_element_type=F32)
+
+    acc = lax.fori_loop(0, steps, over_keys, jnp.zeros((b, q_ref.shape[1]), F32))
+    p_ref[...] = acc.astype(p_ref.dtype)
+
+
+def run(q, k):
+    rows = pl.BlockSpec((128, q.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        functools.partial(kernel, b=128, n=256),
+        grid=(q.shape[0] // 128,),
+        in_specs=[None, None],
+        out_specs=[rows, rows],
+        out_shape=[jax.ShapeDtypeStruct(q.shape, q.dtype)] * 2,
+        compiler_params=CP,
+    )(q, k)
+
+
+def example_two_phases():
+    return normal(0, 512, 64) / 8, normal(1, 512, 64) / 8
+
+
+def reference(q, k):
+    q, k = q.astype(F32), k.astype(F32)
+    later = (jnp.arange(512) // 128)[:, None] <= jnp.arange(512) // 256
+    return jnp.where(later, k @ q.T, 0) @ q, q @ k.T @ k
