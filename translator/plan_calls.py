@@ -187,7 +187,7 @@ class CallPlan:
         arguments = self.arguments([source.get(n, n) for n in self.argument_names])
         call = self.kernel_call(_call_lines(kernel, [*arguments, *bound]), names, modules)
         inner += [*(f"    {line}" if line else "" for line in call), ""]
-        out_type = self._fresh_out_type(site, outputs, fresh)
+        out_type = self._fresh_out_type(site, outputs, fresh, jax)
         keywords = [f"out_type={out_type}"]
         if self.grid:
             quoted = ", ".join(f'"{a}"' for a in axes) + ("," if len(axes) == 1 else "")
@@ -202,20 +202,29 @@ class CallPlan:
         for k, o in enumerate(outputs):
             results.append(f"{aliased[k]}[...]" if k in aliased else f"fresh[{fresh.index(o)}]")
         tail = [f"  {line}" for line in lines]
-        single = not isinstance(group.resolver.value(site.keywords["out_shape"]), (ast.List, ast.Tuple))
-        tail.append(f"  return {results[0]}" if single else f"  return [{', '.join(results)}]")
+        tail.append(f"  return {self._results(site, results, group.resolver, jax)}")
         statement = group.resolver.statement_of(site.call)
         add(act.BlockViews(span_of_statement(statement, group.lines), (*head, *inner, *tail)))
         add(act.ReplaceCall(span_of(site.call, group.lines), launch))
 
-    def _fresh_out_type(self, site: CallSite, outputs: list[str], fresh: list[str]) -> str:
+    def _results(self, site: CallSite, results: list[str], resolver: Resolver, jax: str) -> str:
+        """The results in the structure of ``out_shape``, as ``pallas_call`` returns them."""
+        shapes = site.keywords["out_shape"]
+        value = resolver.value(shapes)
+        if isinstance(value, (ast.List, ast.Tuple)):
+            return f"({', '.join(results)}{',' if len(results) == 1 else ''})"
+        if isinstance(value, ast.Call) and resolver.qualified(value.func) == "jax.ShapeDtypeStruct":
+            return results[0]
+        return f"{jax}.tree.unflatten({jax}.tree.structure({ast.unparse(shapes)}), [{', '.join(results)}])"
+
+    def _fresh_out_type(self, site: CallSite, outputs: list[str], fresh: list[str], jax: str) -> str:
         if not fresh:
             return "()"
         shapes = site.keywords["out_shape"]
         if isinstance(shapes, (ast.List, ast.Tuple)):
             texts = [ast.unparse(e) for e in shapes.elts]
         else:
-            texts = [f"{ast.unparse(shapes)}[{i}]" for i in range(len(outputs))]
+            texts = [f"{jax}.tree.leaves({ast.unparse(shapes)})[{i}]" for i in range(len(outputs))]
         kept = [text for o, text in zip(outputs, texts) if o in fresh]
         return f"[{', '.join(kept)}]"
 
