@@ -86,7 +86,7 @@ def run(x):
                 value = expression(action.body) if action.body else arg.value
                 new.append(arg.with_changes(value=value, keyword=None, equal=cst.MaybeSentinel.DEFAULT))
             elif keyword == "out_shape":
-                new.append(_keyword(arg, "out_type", arg.value))
+                new.append(_keyword(arg, "out_type", _tuple(arg.value) if action.listed else arg.value))
             elif keyword in ("grid", "grid_spec") and action.grid:
                 new += _grid(action, arg)
             elif keyword == "compiler_params" and "compiler_params" in extra:
@@ -114,6 +114,17 @@ def _grid(action: actions.Launch, arg: cst.Arg) -> list[cst.Arg]:
     if not same or action.order:
         arg = _keyword(arg, "grid", grid)
     return [arg, _keyword(arg, "grid_names", names)]
+
+
+def _tuple(value: cst.BaseExpression) -> cst.BaseExpression:
+    """A list, or an expression for one, as a tuple."""
+    if not isinstance(value, cst.List):
+        return expression("tuple(x)").with_changes(args=[cst.Arg(value)])
+    left, right = value.lbracket.whitespace_after, value.rbracket.whitespace_before
+    elements = list(value.elements)
+    if len(elements) == 1 and not isinstance(elements[0].comma, cst.Comma):
+        elements[0] = elements[0].with_changes(comma=cst.Comma())
+    return cst.Tuple(elements, lpar=[cst.LeftParen(whitespace_after=left)], rpar=[cst.RightParen(whitespace_before=right)])
 
 
 def _same(node: cst.BaseExpression, text: str) -> bool:

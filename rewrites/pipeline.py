@@ -233,7 +233,7 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
         add(3, f"{k}={v},")
     add(1, f")({arrays})" + ("[tuple(map(slice, out_type.shape))]" if plan.masked else ""))
     if data.listed:
-        add(1, "return [result]")
+        add(1, "return (result,)")
     return lines
 
 

@@ -264,6 +264,7 @@ class Launch(Action):
     order: the axes from the slowest to the fastest, () for the order of the source. Triton's first
         axis is the fastest, ``plgpu.kernel``'s the last.
     may_be_long: an axis may be too long for its place in CUDA's grid; the support function ``_grid`` orders them.
+    listed: ``out_shape`` is a list. ``pallas_call`` returns a tuple all the same, ``plgpu.kernel`` would not.
     """
 
     body: str
@@ -272,6 +273,7 @@ class Launch(Action):
     extra: tuple[tuple[str, str], ...] = ()
     order: tuple[int, ...] = ()
     may_be_long: bool = False
+    listed: bool = False
     rule = "MG101"
 
 

@@ -143,7 +143,7 @@ class CallPlan:
         if lines:
             statement = group.resolver.statement_of(site.call)
             add(act.BlockViews(span_of_statement(statement, group.lines), tuple(lines)))
-        add(act.Launch(span, body, self.grid, axes, tuple(extra), may_be_long=self.may_be_long))
+        add(act.Launch(span, body, self.grid, axes, tuple(extra), may_be_long=self.may_be_long, listed=listed(site, group.resolver)))
 
     def _view_lines(self, group, site, names, modules, body: str, axes: tuple[str, ...]) -> list[str]:
         lines = [f"def {body}({', '.join(self.argument_names)}):", '  """Views of the blocks that one program works on."""']
@@ -227,6 +227,11 @@ class CallPlan:
             texts = [f"{jax}.tree.leaves({ast.unparse(shapes)})[{i}]" for i in range(len(outputs))]
         kept = [text for o, text in zip(outputs, texts) if o in fresh]
         return f"[{', '.join(kept)}]"
+
+
+def listed(site: CallSite, resolver: Resolver) -> bool:
+    """Whether the call lists its results: ``out_shape=[...]``."""
+    return isinstance(resolver.value(site.keywords["out_shape"]), ast.List) if "out_shape" in site.keywords else False
 
 
 def _call_lines(function: str, arguments: list[str], end: str = "") -> list[str]:

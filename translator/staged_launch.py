@@ -15,7 +15,7 @@ from . import actions as act
 from .dot_plan import Unplanned
 from .model.text import call_lines, wrap
 from .names import MOSAIC, walk
-from .plan_calls import unused_statements
+from .plan_calls import listed, unused_statements
 from .plan_dot_launch import Translator, num_stages_of, unused_partial
 from .staged_plan import Ring
 from .tile_axes import operand_root
@@ -125,7 +125,7 @@ class _Launch:
             extra.append(("kernel_name", ast.unparse(site.keywords["name"])))
         result: list[act.Action] = [act.RemoveStatement(group.span(u)) for u in (*unused_statements(site, group.resolver, keep_specs=True), *unused_partial(site, group.resolver))]
         result.append(act.StagedLines(group.span(statement), tuple(lines), apart=True))
-        result.append(act.Launch(group.span(site.call), body, self.call.grid, tuple(axes), tuple(extra), self._order()))
+        result.append(act.Launch(group.span(site.call), body, self.call.grid, tuple(axes), tuple(extra), self._order(), listed=listed(site, group.resolver)))
         return result
 
     def _checks(self) -> list[str]:

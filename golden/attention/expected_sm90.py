@@ -633,10 +633,10 @@ def run(q, k, v, *, causal=True, block_q=128, block_k=128, num_warps=8, num_stag
       attention_kernel_warpgroups,
       grid=(rows // block_q, heads),
       grid_names=("i", "j"),
-      out_type=[
+      out_type=(
           jax.ShapeDtypeStruct(q.shape, q.dtype),
           jax.ShapeDtypeStruct((heads, rows), jnp.float32),
-      ],
+      ),
       compiler_params=plgpu.CompilerParams(reduction_scratch_bytes=0),
       kernel_name="attention",
       num_threads=tile.warpgroups + 1,

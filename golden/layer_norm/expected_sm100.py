@@ -398,8 +398,8 @@ def run(x, weight, bias, *, eps=1e-5, chunk=None, num_warps=None,
       functools.partial(layer_norm_kernel, eps=eps, chunk=chunk),
       grid=(m,),
       grid_names=("i",),
-      out_type=[
-          jax.ShapeDtypeStruct(x.shape, x.dtype), statistic, statistic],
+      out_type=(
+          jax.ShapeDtypeStruct(x.shape, x.dtype), statistic, statistic),
       interpret=interpret,
       kernel_name='layer_norm_forward',
   )(x, weight, bias)

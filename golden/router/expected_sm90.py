@@ -387,5 +387,5 @@ def run(logits, *, tokens=64):
         route_blocks,
         grid=(n // tokens,),
         grid_names=("i",),
-        out_type=[jax.ShapeDtypeStruct((n,), jnp.int32), jax.ShapeDtypeStruct((n,), jnp.float32)],
+        out_type=(jax.ShapeDtypeStruct((n,), jnp.int32), jax.ShapeDtypeStruct((n,), jnp.float32)),
     )(logits)

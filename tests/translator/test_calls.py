@@ -269,6 +269,28 @@ def test_position_of_an_aliased_operand_behind_one_that_may_be_none(scaled):
     assert "out_type=[jax.tree.leaves(shapes)[0]]" in ported(source)
 
 
+@pytest.mark.parametrize("shape, many", [
+    ("jax.ShapeDtypeStruct(x.shape, x.dtype)", False), ("shapes", True), ("x", False), ("[x]", True), ("shaped(x)", True),
+])
+def test_aliased_results_have_the_structure_of_out_shape(shape, many):
+    source = HEAD + f"""
+def add(x_ref, old_ref, new_ref):
+    new_ref[pl.program_id(0), :] = old_ref[pl.program_id(0), :] + x_ref[pl.program_id(0), :]
+
+
+def shaped(x):
+    return (x,)
+
+
+def run(x, total):
+    shapes = [like(x)]
+    return pl.pallas_call(add, grid=(8,), out_shape={shape}, input_output_aliases={{1: 0}}, compiler_params=CP)(x, total)
+"""
+    result = computes(source, X[0], X[1])
+    assert isinstance(result, tuple) == many
+    assert np.array_equal(result[0] if many else result, X[0] + X[1])
+
+
 @pytest.mark.parametrize("position", ["2", "1 if scaled else 2", "2 if scaled else 0", "len(x)", "2 if x.shape[0] else 1"])
 def test_position_that_names_another_operand_where_one_is_none_is_diagnosed(position):
     assert codes(OPTIONAL_OPERAND.replace("POSITION", position).replace("SCALE", "scale=None")) == {"C203"}
@@ -291,7 +313,10 @@ def run(x, total):
         assert np.array_equal(computes(source.replace("ALIASES", aliases), X[0], X[1]), X[0] + X[1])
 
 
-def test_several_results():
+@pytest.mark.parametrize("shapes, before", [
+    ("(like(x), like(x))", ""), ("[like(x), like(x)]", ""), ("shapes", "shapes = [like(x), like(x)]\n    "),
+])
+def test_several_results(shapes, before):
     source = HEAD + """
 def both(x_ref, o_ref, p_ref):
     o_ref[...] = x_ref[...] * 2
@@ -300,9 +325,11 @@ def both(x_ref, o_ref, p_ref):
 
 def run(x):
     tile = pl.BlockSpec((None, 8, 64), lambda i: (i, 0, 0))
-    return pl.pallas_call(both, grid=(4,), in_specs=[tile], out_specs=(tile, tile), out_shape=(like(x), like(x)), compiler_params=CP)(x)
-"""
-    one, two = computes(source, X)
+    BEFOREreturn pl.pallas_call(both, grid=(4,), in_specs=[tile], out_specs=(tile, tile), out_shape=SHAPES, compiler_params=CP)(x)
+""".replace("BEFORE", before).replace("SHAPES", shapes)
+    results = computes(source, X)
+    assert isinstance(results, tuple)  # as pallas_call returns them
+    one, two = results
     assert np.array_equal(one, X * 2) and np.array_equal(two, X + 1)
 
 
