@@ -30,6 +30,8 @@ and may declare:
 ``SOURCE_MODULE: str``
     An installed module to port instead of ``source.py``. Then there is no expected text, and the port is made
     on the fly, or read from ``golden/ports/`` where libcst is not installed.
+``TARGETS: tuple[target, ...]``
+    The targets that it is ported to; on others it stays on Triton, as the expected text says. All by default.
 ``INTERPRETED: bool`` (default True)
     False if interpret mode does not support the kernel; the case says why in a comment.
 """
@@ -65,6 +67,11 @@ class Golden:
     @functools.cached_property
     def case(self) -> types.ModuleType:
         return modules.load(str(self.directory / "case.py"), role="case")
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets that it is ported to."""
+        return getattr(self.case, "TARGETS", TARGETS)
 
     @property
     def source_file(self) -> pathlib.Path:

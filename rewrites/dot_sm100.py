@@ -5,10 +5,12 @@ warpgroup and compute warpgroups is that of Hopper. `plgpu.tcgen05_mma` writes t
 TMEM and gives the stage back by itself; after the loop the accumulator is read in chunks of columns,
 and the epilogue runs once per chunk.
 
-Accumulates in float32. Operands must be float16 or bfloat16; tiles have 64, 128 or 256 rows and up
-to 256 columns, a multiple of 16 (32 for 64 rows); the emitted code checks this when it is traced.
+Accumulates in float32; int8 operands in int32. Tiles have 64, 128 or 256 rows and up to 256 columns, a
+multiple of 16 (32 for 64 rows); 16 and 32 rows are multiplied as 128, of which the rest is dropped. The
+emitted code checks this when it is traced.
 
-Does not cover what MG501 does not cover, nor loops whose bounds are known only at run time.
+Does not cover what MG501 does not cover, nor float32 operands (which JAX's tcgen05_mma does not take),
+nor loops whose bounds are known only at run time.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ class DotSm100(Rule):
         lines += [f"    return {count} + 1", "", *(f"  {c}" for c in on_loop)]
         lines += [f"  {count} = {loop_call(plan, modules)}", f"  tile.finish({any_steps(plan, modules)})"]
         lines.append(f"  for {plan.part} in tile.chunks():")
+        single = f".astype({modules.name('jax.numpy')}.float32)" if plan.converted else ""
         for i, p in enumerate(plan.products):
-            lines.append(f"    {p.accumulator} = {plan.part}.accumulator({i})")
+            lines.append(f"    {p.accumulator} = {plan.part}.accumulator({i}){single}")
         lines += epilogue(node, plan, 2)
         lines += ["  tile.free()", f"  return {count}"]
         return [*loads_function(node, plan, modules), "", "", *lines]

@@ -5,13 +5,17 @@ tiles ahead into a ring of SMEM stages, one or two compute. Each step issues `pl
 for the one before, so that the tensor core stays busy) and gives the stage back. The grid becomes persistent: one block
 per SM walks over the programs, so that copies run ahead into the next program.
 
-Accumulates in float32. Operands must be float16 or bfloat16, tiles a multiple of 64 rows and of 8
-columns; the emitted code checks this when it is traced. float32 operands are rounded to TF32 where the
-source's precision lets Triton do that too (anything below HIGHEST) and both are contracted along their
-last dimension (`a @ b.T`), which is all that wgmma reads; elsewhere they raise a ValueError.
+Accumulates in float32; int8 operands in int32. Tiles are a multiple of 64 rows and of 8 columns; 16 and
+32 rows are multiplied as 64, of which the rest is dropped. The emitted code checks this when it is traced.
+
+float32 operands are rounded to TF32 where the source's precision lets Triton do that too (anything below
+HIGHEST). Elsewhere each is split into three bfloat16 parts ahead of the kernel, whose six largest products
+are added up, step by step in float32 registers. wgmma reads 8-bit and float32 elements only along the
+contraction: arrays that lie the other way (`b` of `a @ b`) are transposed ahead of the kernel, which costs
+a copy in each call.
 
 Does not cover: operands computed in registers (attention; `rewrites/staged.py` takes such kernels),
-products in several loops, fewer than 64 rows, IEEE float32 and 8-bit operands, which stay on Triton.
+products in several loops, fewer than 16 rows, products of int8 that do not ask for int32 sums.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import libcst as cst
 
 from ..translator import actions
 from ..translator.model.text import call_lines
+from .dot_parts import parts_loop
 from .engine import Example, Insertion, Rule
 from .pipeline import dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
 
@@ -83,6 +88,10 @@ class DotSm90(Rule):
         lines = kernel_head(node, plan, part)
         before, inside, on_loop = dropped_comments(node, plan)
         lines += [f"  {c}" for c in before]
+        if plan.parts:
+            lines += parts_loop(plan, modules, inside, on_loop)
+            lines += [*epilogue(node, plan, 1), f"  return {count}"]
+            return [*loads_function(node, plan, modules), "", "", *lines]
         lines += [f"  def products({', '.join(accumulators)}):", f"    def {plan.body_name}({plan.step or 'step_index'}, {count}):"]
         lines += [f"      {c}" for c in inside]
         lines.append(f"      {wait_line(plan)}")
@@ -96,12 +105,12 @@ class DotSm90(Rule):
             "",
             *[f"    {c}" for c in on_loop],
             f"    end = {loop_call(plan, modules)}",
-            *[f"    {a} = {a}[...]" for a in accumulators],
+            *[f"    {a} = {part}.value({a}[...]){'.astype(' + jnp + '.float32)' if plan.converted else ''}" for a in accumulators],
             f"    ring.release(end - 1, ({part}.behind > 0) & (end > {count}))",
             f"    return {', '.join(accumulators)}, end",
             "",
         ]
-        shapes = [f"{plgpu}.ACC({part}.shape, {jnp}.float32)"] * len(accumulators)
+        shapes = [f"{plgpu}.ACC({part}.shape, {jnp}.{plan.accumulate})"] * len(accumulators)
         lines += call_lines(f"  {', '.join(accumulators)}, {count} = {pl}.run_scoped", ["products", *shapes])
         lines += epilogue(node, plan, 1)
         lines.append(f"  return {count}")

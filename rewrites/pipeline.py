@@ -158,8 +158,8 @@ def wait_line(plan: DotPlan) -> str:
     return f"{names} = ring.wait({plan.count})"
 
 
-def loop_call(plan: DotPlan, modules) -> str:
-    return f"{modules.name('jax.lax')}.fori_loop({_bounds(plan, modules)}, {plan.body_name}, {plan.count})"
+def loop_call(plan: DotPlan, modules, carry: str = "") -> str:
+    return f"{modules.name('jax.lax')}.fori_loop({_bounds(plan, modules)}, {plan.body_name}, {carry or plan.count})"
 
 
 def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
@@ -167,7 +167,10 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     plan, plgpu = data.plan, modules.name(MOSAIC)
     jax, math = modules.name("jax"), modules.name("math")
     arrays = ", ".join(data.parameters)
-    accumulators = f", accumulators={len(plan.products)}" if len(plan.products) > 1 else ""
+    count = len(plan.products) * (2 if plan.parts else 1)  # a step's products apart from their sum
+    accumulators = f", accumulators={count}" if count > 1 else ""
+    if plan.accumulate != "float32":
+        accumulators += f", accumulate={modules.name('jax.numpy')}.{plan.accumulate}"
     lines = [f"def {data.name}({arrays}):"]
     add = lambda depth, text: lines.append("  " * depth + text)  # noqa: E731
     add(1, f"out_type = {data.out_type}")
@@ -182,25 +185,41 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
         extents = list(extents)
         if not plan.step:
             extents[contracted_dimension(at, plan)] = str(CHUNK)
-        blocks.append(f"(({', '.join(extents)}), {array}.dtype)")
+        if any(p.left == at for p in plan.products):
+            extents[1 - contracted_dimension(at, plan)] = "tile.staged_rows"
+        shape = f"({', '.join(extents)})"
+        blocks.append(f"*{array}.blocks({shape})" if plan.parts else f"({shape}, {array}.dtype)")
+    operands = ", ".join(array for _, array in data.blocks)
+    if plan.parts:
+        lines += [f"  {array} = _parts({array})" for array in dict.fromkeys(array for _, array in data.blocks)]
     add(1, f"blocks = [{', '.join(blocks)}]")
     minor = dict.fromkeys(_minor(at, data) for at in range(len(plan.operands)))
     if not plan.masked:  # TMA takes whole swizzled tiles of an array that is not padded
         minor |= dict.fromkeys(f"{array}.shape[-1]" for _, array in data.blocks)
     first = data.blocks[0][1]
-    tf32 = ", tf32=True" if plan.tf32 else ""
-    add(1, f"swizzle = tile.swizzle({first}.dtype, {', '.join(minor)}{tf32})")
+    along_k = ", ".join(_along_k(data))
+    more = [f"along_k=({along_k}{'' if ',' in along_k else ','})"] if plan.turned else []
+    more += ["tf32=True"] if plan.tf32 else []
+    lines += call_lines("  swizzle = tile.swizzle", [f"{first}.dtype", *minor, *more])
     add(1, f"stages = _stages({data.num_stages}, tile, *blocks)")
     out = "out_type"
+    turned = {data.blocks[at][1] for at in plan.turned}
+    rounded = lambda array: f"_tf32({array})" if plan.tf32 and array not in turned else array  # noqa: E731
     if plan.masked:
         padded = dict.fromkeys((a, o.ref) for (_, a), o in zip(data.blocks, plan.operands))
         for array, _ in padded:
-            add(1, f"{array}_shape, {array} = {array}.shape, _tma_fit({array}, swizzle)")
+            fit = "_k_major_fit" if array in turned else "_tma_fit"
+            fitted = f"{array}.each(lambda part: _tma_fit(part, swizzle))" if plan.parts else f"{fit}({rounded(array)}, swizzle)"
+            add(1, f"{array}_shape, {array} = {array}.shape, {fitted}")
         add(1, "fitted = _tma_shape(out_type.shape, 128 // out_type.dtype.itemsize, out_type.dtype.itemsize)")
         out = f"{jax}.ShapeDtypeStruct(fitted, out_type.dtype)"
+    else:
+        ahead = {array: f"_k_major({array})" if array in turned else rounded(array) for _, array in data.blocks}
+        lines += [f"  {array} = {text}" for array, text in ahead.items() if text != array]
     lines.append("")
     add(1, f"def body({', '.join(data.refs)}, ring, scratch):")
-    add(2, "ring = _Ring(*ring)")
+    ring = "_KMajorRing" if turned else "_Ring"
+    add(2, f"ring = _PartsRing(*ring, arrays=[{operands}])" if plan.parts else f"ring = {ring}(*ring)")
     if plan.masked:
         for array, ref in padded:
             add(2, f"{ref} = _whole({ref}, {array}_shape)")
@@ -218,13 +237,14 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     lines.append("")
     add(2, "_persistent(grid, tile.warpgroups, loads, compute, ring.drain)")
     lines.append("")
+    given = f", arrays=[{operands}]" if turned else ""
     keywords = {
         "out_type": out,
         "grid": f"(min(_num_sms(), {math}.prod(grid)),)",
         "grid_names": '("sm",)',
         "num_threads": "tile.warpgroups + 1",
         "thread_name": '"wg"',
-        "scratch_types": "(_Ring.scratch(stages, tile, swizzle, *blocks), tile.scratch())",
+        "scratch_types": f"({ring}.scratch(stages, tile, swizzle, *blocks{given}), tile.scratch())",
         **dict(data.extra),
     }
     add(1, f"{'result =' if data.listed else 'return'} {plgpu}.kernel(")
@@ -235,6 +255,15 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     if data.listed:
         add(1, "return (result,)")
     return lines
+
+
+def _along_k(data: LaunchData) -> dict[str, None]:
+    """The contracted extents of the operands' blocks, and of the arrays where TMA reads them as they are."""
+    plan = data.plan
+    extents = {data.blocks[at][0][contracted_dimension(at, plan)] if plan.step else str(CHUNK): None for at in range(len(plan.operands))}
+    if not plan.masked:
+        extents |= {f"{array}.shape[{contracted_dimension(at, plan) - 2}]": None for at, (_, array) in enumerate(data.blocks)}
+    return extents
 
 
 def _minor(at: int, data: LaunchData) -> str:

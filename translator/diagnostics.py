@@ -92,7 +92,7 @@ _ALL: tuple[Code, ...] = (
          "The matrix product is not of a form that this version pipelines; the reason says what is missing."),
     Code("B132", "tile that the target cannot take", "The output tile of a matrix product does not fit the target's matrix unit, registers or tensor memory. Block sizes belong to your code."),
     Code("B133", "float32 product without an instruction",
-         "Matrix units multiply float32 operands only as TF32, with 10 bits of mantissa: not at precision HIGHEST, on Hopper only if both operands are contracted along their last dimension, and not with the tcgen05_mma of these JAX versions."),
+         "Matrix units multiply float32 operands only as TF32, with 10 bits of mantissa, and the tcgen05_mma of these JAX versions not even so. On Hopper operands at precision HIGHEST are split into bfloat16 parts, unless an operand is computed."),
     Code("B131", "dtype not covered", "The recorded call used a dtype that this version does not port."),
     Code("B140", "programs accumulate in one block",
          "Programs along a grid axis read and write the same block of an output. On a GPU they run at the same time, so this is a race on Triton too. Where the axis can be run as a loop in each program the port does so; the reason says why not here."),

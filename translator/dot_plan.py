@@ -61,6 +61,11 @@ class DotPlan:
     bounds: (ref, dimension, bound) of the masks that the copy engine stands in for.
     statics: parameters of the kernel that are no refs though they may be passed by position.
     tf32: float32 operands may be multiplied as TF32: the target can, and the source allows it.
+    accumulate: the dtype of the accumulators, "float32" or "int32".
+    converted: the sums in int32 become float32, in which the source adds them up.
+    parts: float32 operands are split into bfloat16 parts, since the source allows no TF32.
+    turned: operands that are transposed ahead of the kernel if their dtype asks for it: on sm90 those
+        that are not contracted along their last dimension.
     """
 
     name: str
@@ -83,6 +88,10 @@ class DotPlan:
     bounds: tuple[tuple[str, int, str], ...] = ()
     statics: frozenset[str] = frozenset()
     tf32: bool = False
+    accumulate: str = "float32"
+    converted: bool = False
+    turned: frozenset[int] = frozenset()
+    parts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

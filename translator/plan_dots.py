@@ -27,11 +27,11 @@ from .actions import span_of
 from .dot_plan import DotPlan, Operand, Product, Unplanned, transposed_by_call
 from .model.events import Access, Dot, KernelModel, Loop
 from .kernel_shapes import names_in, shape_of
-from .names import MOSAIC, PALLAS, Resolver, walk
+from .names import MOSAIC, PALLAS, TRITON, Resolver, walk
 from .plan_dot_launch import known_tiles, plan_launch, unused_partial
 from .plan_staged import computes_operands, plan_staged
 from .precision import need_of
-from .recorded import HALF, recorded_dtypes
+from .recorded import FLOAT8, HALF, recorded_dtypes
 from .replacements import ALONG_AXES, replacement
 from .tile_axes import without_transpose
 from .tile_limits import tile_problem
@@ -40,14 +40,11 @@ from .values import Array, Index
 
 # Names of the emitted functions, which may hide nothing of the user's.
 _KERNEL_NAMES = {"ring", "products", "end", "step_index", "chunk", "part", "tile", "count", "loads", "compute"}
+_PARTS_NAMES = {"carry", "zeros"}  # where operands are split into parts
 
 
 def plan_dots(group, names, modules, emission) -> None:
     """Plans a kernel group with products; blocks the group where the form is not covered."""
-    for dot in group.model.dots:
-        if need_of(dot, group.resolver) == "ieee" and not _recorded_as_half(group, dot):
-            group.block("B133", dot.node, "a product of float32 operands at a precision that TF32 does not reach",
-                        "ask for precision HIGH or less; if the operands are float16 or bfloat16, leave precision out")
     if not group.portable:
         return
     try:
@@ -63,16 +60,30 @@ def plan_dots(group, names, modules, emission) -> None:
             plan_staged(group, names, modules, emission)
         except Unplanned as left:
             group.block("B130", left.node, left.reason, left.advice)
+        _refuse_ieee(group)
+        for dot in group.model.dots:
+            for dtype in sorted(recorded_dtypes(group.found, dot) & {*FLOAT8, "int8"}):
+                group.block("B131", dot.node, f"a product of {dtype} operands among register work", "float16 and bfloat16 only")
         return
+    if not plan.parts and plan.accumulate == "float32":
+        _refuse_ieee(group)
+    if not group.portable:
+        return
+    accumulators = len(plan.products) * (2 if plan.parts else 1)
     for site, data in zip(group.sites, launches):
         for rows, cols in known_tiles(group, site, data):
-            problem = tile_problem(group.target, rows, cols, len(plan.products))
+            problem = tile_problem(group.target, rows, cols, accumulators)
             if problem:
                 group.block("B132", group.model.dots[0].node, problem, "choose another block size")
                 return
     for dot in group.model.dots:
-        if "float32" in recorded_dtypes(group.found, dot) and not plan.tf32:
+        dtypes = recorded_dtypes(group.found, dot)
+        if "float32" in dtypes and not (plan.tf32 or plan.parts):
             group.block("B133", dot.node, *_no_tf32(group))
+            return
+        if dtypes and (dtypes == {"int8"}) != (plan.accumulate == "int32"):
+            group.block("B131", dot.node, f"a product of {' and '.join(sorted(dtypes))} operands that adds up in {plan.accumulate}",
+                        "int8 operands, and only those, with preferred_element_type=jnp.int32")
             return
     add = emission.actions.append
     pipeline = act.PipelineSm90 if group.target == "sm90" else act.PipelineSm100
@@ -92,15 +103,44 @@ def plan_dots(group, names, modules, emission) -> None:
     for module in ("jax", "jax.numpy", "jax.lax", PALLAS, MOSAIC):
         modules.name(module)
     group.notes += planner.notes
-    operands = "float32 operands are rounded to TF32 (10 bits), as the source's precision allows" if plan.tf32 else (
-        "float16 and bfloat16 operands only")
-    group.block("N205", group.model.dots[0].node, f"products accumulate in float32; {operands}")
+    group.block("N205", group.model.dots[0].node, _precision(group, plan))
+    if plan.turned:
+        arrays = ", ".join(dict.fromkeys(plan.operands[at].ref for at in sorted(plan.turned)))
+        group.notes.append(f"wgmma reads 8-bit and float32 operands only along the contraction: of such dtypes, the array of {arrays}"
+                           " is transposed in memory by each call; pass it transposed and contract its last dimension to save that")
     emission.support |= {"_Ring", "_persistent", "_stages", "_num_sms"}
     emission.support |= {"_WgmmaTile"} if group.target == "sm90" else {"_Tcgen05Tile"}
     modules.name("math")
+    if plan.parts:
+        emission.support |= {"_parts", "_PartsRing", "_parts_product"}
+    if plan.tf32 and len(plan.turned) < len(plan.operands):
+        emission.support |= {"_tf32"}
+    if plan.turned:
+        emission.support |= {"_KMajorRing", "_k_major_fit" if plan.masked else "_k_major"}
     if plan.masked:
         emission.support |= {"_tma_fit", "_tma_shape", "_whole"}
     group.emit_square_roots(modules, add, emission)
+
+
+def _precision(group, plan: DotPlan) -> str:
+    """What the matrix unit makes of the products."""
+    if plan.accumulate == "int32":
+        return "products of int8 accumulate in int32"
+    if plan.parts:
+        return ("products accumulate in float32; float32 operands are split into three bfloat16 parts each, of whose products six are"
+                " added up: about the error of float32, but infinities become NaN")
+    if group.target == "sm100":
+        return "products accumulate in float32; float16, bfloat16 and float8 operands only"
+    single = "float32 operands are rounded to TF32 (10 bits), as the source's precision allows; " if plan.tf32 else ""
+    return f"products accumulate in float32, but those of float8 in fewer bits (an error of 2e-3 with 4096 terms); {single}int8 operands are refused"
+
+
+def _refuse_ieee(group) -> None:
+    """Blocks products of float32 operands that may not be TF32, where they are not split into parts."""
+    for dot in group.model.dots:
+        if need_of(dot, group.resolver) == "ieee" and not _recorded_as_half(group, dot):
+            group.block("B133", dot.node, "a product of float32 operands at a precision that TF32 does not reach",
+                        "ask for precision HIGH or less; if the operands are float16 or bfloat16, leave precision out")
 
 
 def _recorded_as_half(group, dot: Dot) -> bool:
@@ -112,10 +152,7 @@ def _no_tf32(group) -> tuple[str, str]:
     """Why float32 operands cannot be multiplied as TF32, and what to do."""
     if group.target == "sm100":
         return "a product of float32 operands: JAX's tcgen05_mma takes neither float32 nor TF32", ""
-    return (
-        "a product of float32 operands that are not contracted along their last dimension, which wgmma cannot read",
-        "pass the array transposed, so that the kernel computes a @ b.T",
-    )
+    return "a product of float32 operands, whose precision is not known to allow TF32", "give it a literal precision"
 
 
 class _Planner:
@@ -133,6 +170,8 @@ class _Planner:
         self.transposes: set[ast.AST] = set()
         self.bounds: list[tuple[str, int, str]] = []
         self.inline_loop = False
+        self.accumulate = "float32"
+        self.converted = False
 
     # -- the form ---------------------------------------------------------------------------
 
@@ -181,9 +220,10 @@ class _Planner:
         self._check_thin(compute_statements, epilogue)
         from .plan import FreshNames
 
+        taken = _KERNEL_NAMES | (_PARTS_NAMES if self._split() else set())
         for node in walk(kernel):
             name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
-            if name in _KERNEL_NAMES or kernel.name in _KERNEL_NAMES | {"body", "grid"}:
+            if name in taken or kernel.name in taken | {"body", "grid"}:
                 raise Unplanned(node, f"the port needs the name {name or kernel.name}", "rename it")
         pick = FreshNames.within(kernel).pick
         return DotPlan(
@@ -206,14 +246,46 @@ class _Planner:
             masked=self.masked or self.loop is None,
             bounds=tuple(dict.fromkeys(self.bounds)),
             statics=frozenset(self.group.sites[0].bound),
-            tf32=self._tf32(products),
+            tf32=self.group.target == "sm90" and self.accumulate == "float32" and all(need_of(d, self.resolver) == "tf32" for d in model.dots),
+            accumulate=self.accumulate,
+            converted=self.converted,
+            turned=self._turned(products) if self.group.target == "sm90" and not self._split() else frozenset(),
+            parts=self._split(),
         )
 
-    def _tf32(self, products: list[Product]) -> bool:
-        """Whether wgmma multiplies float32 operands as the source means it: it reads them only in rows
-        of the contracted dimension."""
-        rows = all(not p.left_transposed and p.right_transposed for p in products)
-        return self.group.target == "sm90" and rows and all(need_of(d, self.resolver) == "tf32" for d in self.model.dots)
+    def _split(self) -> bool:
+        """Whether float32 operands are split into parts. (On sm100 nobody has measured how exactly such sums add up.)"""
+        exact = all(need_of(d, self.resolver) == "ieee" and not _recorded_as_half(self.group, d) for d in self.model.dots)
+        return self.group.target == "sm90" and exact and self.accumulate == "float32"
+
+    def _turned(self, products: list[Product]) -> frozenset[int]:
+        """Operands that are not contracted along their last dimension."""
+        left = {(p.left, p.left_transposed) for p in products}
+        right = {(p.right, not p.right_transposed) for p in products}
+        first, last = ({at for at, turned in left | right if turned is which} for which in (True, False))
+        return frozenset(first - last)  # where one is read both ways, only 16-bit elements can be
+
+    def _accumulate(self, start: str) -> str:
+        """The dtype of the products' sums, "float32" or "int32"; start: what the accumulators start as, "" without a loop.
+
+        Sums that start in float32 may take products in int32: those add up in int32, and the sum is converted.
+        """
+        integers = []
+        for dot in self.model.dots:
+            preferred = None
+            if isinstance(dot.node, ast.Call):
+                preferred = next((k.value for k in dot.node.keywords if k.arg == "preferred_element_type"), None)
+            # pl.dot has the type that its operands ask for
+            integers.append(dot.function.endswith(".dot") and dot.function in (f"{TRITON}.dot", f"{PALLAS}.dot") and start == "int32"
+                            or preferred is not None and self._is_int32(preferred))
+        if any(integers) != all(integers) or start == "int32" and not all(integers):
+            raise Unplanned(self.model.dots[0].node, "products of which not all are int32, as their accumulators are",
+                            "give each product preferred_element_type=jnp.int32")
+        return "int32" if all(integers) else "float32"
+
+    def _is_int32(self, dtype: ast.expr) -> bool:
+        value = self.resolver.value(dtype)
+        return (self.resolver.qualified(dtype) or "").endswith(".int32") or isinstance(value, ast.Constant) and value.value == "int32"
 
     def _accumulators(self) -> list[str]:
         """The name that each product's accumulator has after the loop."""
@@ -224,6 +296,7 @@ class _Planner:
                 name = next(n for n in ("acc", "acc_") if n not in used) + (str(i + 1) if len(self.model.dots) > 1 else "")
                 self.replacements[dot.node] = name
                 names.append(name)
+            self.accumulate = self._accumulate("")
             return names
         loop = self.loop
         statement = self.resolver.statement_of(loop.node)
@@ -242,8 +315,11 @@ class _Planner:
         if not len(targets) == len(inits) == len(results) == len(self.model.dots):
             raise Unplanned(loop.node, "a loop that carries more than the accumulators of its products")
         names: dict[ast.AST, str] = {}
+        starts = {self._zeros(init) for init in inits}
+        if len(starts) > 1:
+            raise Unplanned(loop.node, "accumulators of different dtypes")
         for out, init, result, name in zip(targets, inits, results, carried):
-            if not self._is_zeros(init):
+            if not self._zeros(init):
                 raise Unplanned(init, "an accumulator that does not start at zero")
             dot = self._added_dot(result, name) if self._only_added_to(name, result, len(targets)) else None
             if dot is None:
@@ -251,6 +327,9 @@ class _Planner:
             names[dot.node] = out.id  # type: ignore[union-attr]
         if len(names) != len(self.model.dots):
             raise Unplanned(loop.node, "a product that is not added to an accumulator")
+        start = starts.pop()
+        self.accumulate = self._accumulate(start)
+        self.converted = start != self.accumulate
         return [names[d.node] for d in self.model.dots]
 
     def _body_results(self, loop: Loop, count: int) -> tuple[list[ast.expr], list[str]]:
@@ -314,15 +393,21 @@ class _Planner:
             return by_node.get(value)
         return None
 
-    def _is_zeros(self, node: ast.expr) -> bool:
+    def _zeros(self, node: ast.expr) -> str:
+        """The dtype of an array of zeros, "float32" or "int32"; "" for anything else."""
         value = self.resolver.value(node)
         if not isinstance(value, ast.Call):
-            return False
+            return ""
         name = self.resolver.qualified(value.func) or ""
-        dtype = value.args[1] if len(value.args) > 1 else next((k.value for k in value.keywords if k.arg == "dtype"), None)
-        single = dtype is None or (self.resolver.qualified(dtype) or "").endswith("float32")
+        at = 2 if name == "jax.numpy.full" else 1
+        dtype = value.args[at] if len(value.args) > at else next((k.value for k in value.keywords if k.arg == "dtype"), None)
         zero = name == "jax.numpy.zeros" or name == "jax.numpy.full" and len(value.args) > 1 and ast.unparse(value.args[1]) in ("0", "0.0")
-        return zero and (single or name == "jax.numpy.full")
+        if dtype is None:
+            whole = name == "jax.numpy.full" and ast.unparse(value.args[1]) == "0"  # full's dtype is that of its value
+            return "int32" if zero and whole else "float32" if zero else ""
+        if self._is_int32(dtype):
+            return "int32" if zero else ""
+        return "float32" if zero and (self.resolver.qualified(dtype) or "").endswith("float32") else ""
 
     # -- operands ---------------------------------------------------------------------------
 

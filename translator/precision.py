@@ -7,8 +7,8 @@ TF32_TF32_F32_X3 is nearly that.  The presets with 16-bit operands cast to those
 bfloat16 operands none of this changes the product, but that such a preset may round more than a port
 does, whose accumulator is always float32.
 
-Matrix units have no IEEE float32, so a port may not take such a product; TF32 only where it is asked for
-here.  ``preferred_element_type`` says the result's dtype and nothing about this.
+Matrix units have no IEEE float32: a port splits such operands into bfloat16 parts (``support/parts.py``) or
+leaves the product on Triton; TF32 only where it is asked for here.  ``preferred_element_type`` says the result's dtype and nothing about this.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .facts import Facts, OperandFact, SiteFacts
 
 HALF = {"float16", "bfloat16"}
+FLOAT8 = {"float8_e4m3fn", "float8_e5m2"}
 
 Problem = tuple[str, ast.AST, str, str]
 
@@ -53,9 +54,9 @@ def recorded_problems(found: tuple[SiteFacts, ...], site: CallSite, model: Kerne
             if why := refusal(operand.array.dtype):
                 name = model.refs[i].name if i < len(model.refs) else f"operand {i}"
                 problems.append(("B131", site.call, f"{name} is {operand.array.dtype}", why))
-        for dot in model.dots:  # plan_dots.py decides on float32
-            for dtype in sorted(_operand_dtypes(facts, dot) - HALF - {"float32"}):
-                problems.append(("B131", dot.node, f"a product of {dtype} operands", "float16 and bfloat16 only"))
+        for dot in model.dots:  # plan_dots.py decides on float32 and on where 8 bits are possible
+            for dtype in sorted(_operand_dtypes(facts, dot) - HALF - FLOAT8 - {"float32", "int8"}):
+                problems.append(("B131", dot.node, f"a product of {dtype} operands", "float16, bfloat16, float8 and int8 only"))
     return list(dict.fromkeys(problems))
 
 

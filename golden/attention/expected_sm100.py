@@ -306,7 +306,8 @@ class _Ring:
 
     for source, buffer in zip(sources, self.buffers, strict=True):
       if source is not None:
-        plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
+        stage = buffer.at[(slot, *(pl.ds(0, n) for n in source.shape))]  # which may have more rows
+        plgpu.copy_gmem_to_smem(source, stage, self.full.at[slot])
     return count + 1
 
   def drain(self, count):
@@ -335,12 +336,19 @@ class _Ring:
 
 
 def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
-  columns = math.gcd(widest, *minor)
+  """Columns of one swizzled SMEM tile of 16-bit elements, up to `widest`."""
   if itemsize != 2:
     raise ValueError("the matrix product takes float16 and bfloat16 operands only")
-  if columns < 16:
-    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
+  return _columns(itemsize, widest, *minor)
+
+
+def _columns(itemsize, widest, *minor):
+  """Columns of one swizzled SMEM tile: `widest`, or what divides the rows of blocks and arrays."""
+  columns = math.gcd(widest, *minor)
+  if columns * itemsize < 32:
+    raise ValueError(
+        f"rows of {minor} elements, of blocks and arrays, are not multiples of {32 // itemsize}: pad the arrays"
+    )
   return columns
 
 

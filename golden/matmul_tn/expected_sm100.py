@@ -54,7 +54,8 @@ class _Ring:
 
     for source, buffer in zip(sources, self.buffers, strict=True):
       if source is not None:
-        plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
+        stage = buffer.at[(slot, *(pl.ds(0, n) for n in source.shape))]  # which may have more rows
+        plgpu.copy_gmem_to_smem(source, stage, self.full.at[slot])
     return count + 1
 
   def drain(self, count):
@@ -124,40 +125,57 @@ def _num_sms():
   return getattr(device, "num_cores", None) or getattr(device, "core_count", 132)
 
 
-def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
+def _columns(itemsize, widest, *minor):
+  """Columns of one swizzled SMEM tile: `widest`, or what divides the rows of blocks and arrays."""
   columns = math.gcd(widest, *minor)
-  if itemsize != 2:
-    raise ValueError("the matrix product takes float16 and bfloat16 operands only")
-  if columns < 16:
-    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
+  if columns * itemsize < 32:
+    raise ValueError(
+        f"rows of {minor} elements, of blocks and arrays, are not multiples of {32 // itemsize}: pad the arrays"
+    )
   return columns
 
 
-class _Tcgen05Tile:
-  """An output tile of `rows` x `cols` with `accumulators` float32 accumulators in TMEM.
+def _check_multiplied(dtype, accumulate):
+  """Raises ValueError where the matrix unit cannot multiply `dtype` into `accumulate`."""
+  if (dtype == jnp.int8) != (accumulate == jnp.int32):
+    raise ValueError(
+        f"a product of {dtype} in {jnp.dtype(accumulate)}: int8 operands, and only those, need"
+        " preferred_element_type=jnp.int32 and accumulators that start at jnp.zeros(..., jnp.int32)"
+    )
+  if dtype not in (jnp.int8, jnp.float16, jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float32):
+    raise ValueError(f"a product of {dtype}: use int8, float8_e4m3fn, float8_e5m2, float16 or bfloat16")
 
-  Each compute warpgroup has 128 rows (64 if the tile has no more).
+
+class _Tcgen05Tile:
+  """An output tile of `rows` x `cols` with `accumulators` accumulators of dtype `accumulate` in TMEM.
+
+  Each compute warpgroup has 128 rows (64 if the tile has no more). Tiles of 16 or 32 rows are
+  multiplied as 128: the left operand's stage has more rows than are copied, and what comes out for
+  those is dropped.
   """
 
-  def __init__(self, rows, cols, out_type, accumulators=1):
-    step = 32 if rows == 64 else 16
-    if rows not in (64, 128, 256) or cols % step or cols > 256:
+  def __init__(self, rows, cols, out_type, accumulators=1, accumulate=jnp.float32):
+    step = 32 if rows <= 64 else 16
+    if rows not in (16, 32, 64, 128, 256) or cols % step or cols > 256:
       raise ValueError(
-          f"tcgen05 needs 64, 128 or 256 rows and a multiple of {step} columns up to 256, not a"
+          f"tcgen05 needs 16, 32, 64, 128 or 256 rows and a multiple of {step} columns up to 256, not a"
           f" {rows} x {cols} tile"
       )
+    self.few = rows in (16, 32)
     self.warpgroups = max(rows // 128, 1)
-    self.rows, self.cols, self.accumulators = min(rows, 128), cols, accumulators
-    self.shape = self.rows, self.cols
+    self.rows, self.cols, self.accumulators = 64 if rows == 64 else 128, cols, accumulators
+    self.staged_rows = max(rows, self.rows)
+    self.shape = min(rows, 128), cols
     if self.warpgroups * cols * accumulators > 512:
       raise ValueError(f"{accumulators} accumulators of {rows} x {cols} do not fit the 512 columns of TMEM")
-    self.dtype = out_type.dtype
+    self.dtype, self.accumulate = out_type.dtype, accumulate
     # An accumulator of 64 rows lies in both halves of its columns: it is read as a whole.
     # An array as wide as one chunk gets whole chunks: JAX drops its column index (see _WgmmaTile).
     narrow = out_type.shape[-1] <= 128 // self.dtype.itemsize
     self.width = cols if rows == 64 or narrow else math.gcd(cols, 64)
     self.layout = plgpu.Layout.WGMMA if rows == 64 else plgpu.Layout.TCGEN05
+    if self.few:
+      self.layout = plgpu.Layout.MMA_ACC(jnp.float32, m_warps=rows // 16)
 
   def empty_barrier(self, stages):
     return plgpu.Barrier(
@@ -165,21 +183,28 @@ class _Tcgen05Tile:
     )
 
   def swizzle(self, dtype, *minor):
-    return _swizzle(dtype.itemsize, 64 if self.rows == 128 else min(64, self.cols // 2), *minor)
+    """Columns of one swizzled SMEM tile; `minor`: last extents of the operands."""
+    _check_multiplied(dtype, self.accumulate)
+    if dtype == jnp.float32:
+      raise ValueError("JAX's tcgen05_mma takes neither float32 nor TF32: use bfloat16")
+    widest = 128 // dtype.itemsize
+    return _columns(dtype.itemsize, widest if self.rows == 128 else min(widest, self.cols // 2), *minor)
 
   def _out_shape(self):
     slots = 2 - self.cols // self.width % 2  # two chunks take turns
-    return self.warpgroups, slots, self.rows, self.width
+    return self.warpgroups, slots, self.shape[0], self.width
 
   def scratch_bytes(self):
-    return math.prod(self._out_shape()) * self.dtype.itemsize
+    sums = self.rows * self.width * 4 if self.few else 0
+    return math.prod(self._out_shape()) * self.dtype.itemsize + sums
 
   def scratch(self):
     columns = self.warpgroups * self.cols
     return (
         plgpu.SMEM(self._out_shape(), self.dtype),
-        [plgpu.TMEM((self.rows, columns), jnp.float32) for _ in range(self.accumulators)],
+        [plgpu.TMEM((self.rows, columns), self.accumulate) for _ in range(self.accumulators)],
         plgpu.Barrier(num_barriers=self.warpgroups, orders_tensor_core=True),
+        *([plgpu.SMEM((self.rows, self.width), self.accumulate)] if self.few else []),
     )
 
   def part(self, scratch):
@@ -190,9 +215,9 @@ class _Tcgen05Tile:
 class _Tcgen05Part:
   """One warpgroup's rows of the output tile, its accumulators, and their barrier."""
 
-  def __init__(self, tile, wg, out, accumulators, done):
+  def __init__(self, tile, wg, out, accumulators, done, sums=None):
     two = tile.warpgroups > 1
-    self.tile, self.out, self.done = tile, out.at[wg], done.at[wg]
+    self.tile, self.out, self.done, self.sums = tile, out.at[wg], done.at[wg], sums
     self.rows = pl.ds(wg * tile.rows if two else 0, tile.rows)
     self.cols = pl.ds(0, tile.cols)
     columns = pl.ds(wg * tile.cols, tile.cols)
@@ -220,14 +245,19 @@ class _Tcgen05Chunk:
   """Some columns of one warpgroup's part."""
 
   def __init__(self, part, number, start):
-    self.part, self.number, self.rows = part, number, part.rows
-    self.cols, self.layout = pl.ds(start, part.tile.width), part.tile.layout
+    self.part, self.number, self.layout = part, number, part.tile.layout
+    self.rows, self.cols = pl.ds(part.rows.start, part.tile.shape[0]), pl.ds(start, part.tile.width)
 
   def accumulator(self, i):
     """The values of accumulator `i`, from TMEM; zeros if nothing was accumulated."""
     if not self.part.any_steps:
-      return plgpu.layout_cast(jnp.zeros((self.rows.size, self.cols.size), jnp.float32), self.layout)
-    return plgpu.async_load_tmem(self.part.accumulators[i].at[:, self.cols])
+      zeros = jnp.zeros((self.rows.size, self.cols.size), self.part.tile.accumulate)
+      return plgpu.layout_cast(zeros, self.layout)
+    values = plgpu.async_load_tmem(self.part.accumulators[i].at[:, self.cols])
+    if self.part.sums is None:
+      return values
+    self.part.sums[...] = values
+    return plgpu.load(self.part.sums.at[self.rows], layout=self.layout, optimized=False)
 
   def load(self, ref):
     """This part of a block in GMEM, laid out as the accumulator."""
@@ -295,8 +325,10 @@ def run(
         out_type = jax.ShapeDtypeStruct((m, n), out_dtype or a.dtype)
         grid = (m // block_m * tiles_n,)
         tile = _Tcgen05Tile(block_m, block_n, out_type)
-        blocks = [((block_k, block_m), a.dtype), ((block_k, block_n), b.dtype)]
-        swizzle = tile.swizzle(a.dtype, tile.shape[0], tile.shape[1], a.shape[-1], b.shape[-1])
+        blocks = [((block_k, tile.staged_rows), a.dtype), ((block_k, block_n), b.dtype)]
+        swizzle = tile.swizzle(
+            a.dtype, tile.shape[0], tile.shape[1], a.shape[-1], b.shape[-1]
+        )
         stages = _stages(num_stages, tile, *blocks)
 
         def body(a_ref, b_ref, out_ref, ring, scratch):

@@ -54,7 +54,8 @@ class _Ring:
 
     for source, buffer in zip(sources, self.buffers, strict=True):
       if source is not None:
-        plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
+        stage = buffer.at[(slot, *(pl.ds(0, n) for n in source.shape))]  # which may have more rows
+        plgpu.copy_gmem_to_smem(source, stage, self.full.at[slot])
     return count + 1
 
   def drain(self, count):
@@ -124,37 +125,120 @@ def _num_sms():
   return getattr(device, "num_cores", None) or getattr(device, "core_count", 132)
 
 
-def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
+def _columns(itemsize, widest, *minor):
+  """Columns of one swizzled SMEM tile: `widest`, or what divides the rows of blocks and arrays."""
   columns = math.gcd(widest, *minor)
-  if itemsize != 2:
-    raise ValueError("the matrix product takes float16 and bfloat16 operands only")
-  if columns < 16:
-    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
+  if columns * itemsize < 32:
+    raise ValueError(
+        f"rows of {minor} elements, of blocks and arrays, are not multiples of {32 // itemsize}: pad the arrays"
+    )
   return columns
 
 
+def _check_multiplied(dtype, accumulate):
+  """Raises ValueError where the matrix unit cannot multiply `dtype` into `accumulate`."""
+  if (dtype == jnp.int8) != (accumulate == jnp.int32):
+    raise ValueError(
+        f"a product of {dtype} in {jnp.dtype(accumulate)}: int8 operands, and only those, need"
+        " preferred_element_type=jnp.int32 and accumulators that start at jnp.zeros(..., jnp.int32)"
+    )
+  if dtype not in (jnp.int8, jnp.float16, jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float32):
+    raise ValueError(f"a product of {dtype}: use int8, float8_e4m3fn, float8_e5m2, float16 or bfloat16")
+
+
+@jax.tree_util.register_pytree_node_class
+class _Turned:
+  """An array or ref whose last two dimensions are exchanged in memory; indexed as if they were not."""
+
+  def __init__(self, x):
+    self.x = x
+
+  def tree_flatten(self):
+    return (self.x,), None
+
+  @classmethod
+  def tree_unflatten(cls, _, children):
+    return cls(*children)
+
+  @property
+  def shape(self):
+    *batch, n, k = self.x.shape
+    return *batch, k, n
+
+  @property
+  def dtype(self):
+    return self.x.dtype
+
+  @property
+  def at(self):
+    return self
+
+  def __getitem__(self, index):
+    index = index if isinstance(index, tuple) else (index,)
+    *batch, k, n = *index, *[slice(None)] * (len(self.x.shape) - len(index))
+    return _Turned(self.x.at[*batch, n, k])
+
+
+def _tf32(x):
+  """`x`; float32 is rounded to TF32 (a copy in GMEM), since the tensor core would cut it off."""
+  return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=10) if x.dtype == jnp.float32 else x
+
+
+def _k_major(x):
+  """`x`; transposed where wgmma reads its elements only along the contraction (a copy in GMEM)."""
+  return x if x.dtype.itemsize == 2 else _Turned(_tf32(x).swapaxes(-1, -2))
+
+
+class _KMajorRing(_Ring):
+  """A ring that holds tiles of `_Turned` arrays transposed, and hands them out as they are meant."""
+
+  def __init__(self, buffers, full, empty):
+    self.turned = [isinstance(b, _Turned) for b in buffers]
+    super().__init__([b.x if t else b for b, t in zip(buffers, self.turned)], full, empty)
+
+  @staticmethod
+  def scratch(stages, tile, swizzle, *blocks, arrays):
+    """As of `_Ring`; `arrays`: the array of each block."""
+    turned = [isinstance(x, _Turned) for x in arrays]
+    blocks = [(shape[::-1] if t else shape, dtype) for (shape, dtype), t in zip(blocks, turned)]
+    buffers, *barriers = _Ring.scratch(stages, tile, swizzle, *blocks)
+    return [_Turned(b) if t else b for b, t in zip(buffers, turned)], *barriers
+
+  def load(self, count, *sources):
+    return super().load(count, *(s.x if t else s for s, t in zip(sources, self.turned)))
+
+  def wait(self, count):
+    stages = zip(super().wait(count), self.turned)
+    return [s.transpose((1, 0)) if t else s for s, t in stages]
+
+
 class _WgmmaTile:
-  """An output tile of `rows` x `cols` with `accumulators` float32 accumulators.
+  """An output tile of `rows` x `cols` with `accumulators` accumulators of dtype `accumulate`.
 
   One compute warpgroup holds up to 128 x 128 accumulator elements, two share larger tiles along
-  rows if those divide by 128, else along columns.
+  rows if those divide by 128, else along columns. Tiles of 16 or 32 rows are multiplied as 64: the
+  left operand's stage has more rows than are copied, and what comes out for those is dropped.
   """
 
-  layout = plgpu.Layout.WGMMA
-
-  def __init__(self, rows, cols, out_type, accumulators=1):
-    if rows % 64 or cols % 8:
-      raise ValueError(f"wgmma needs a multiple of 64 rows and of 8 columns, not a {rows} x {cols} tile")
-    self.warpgroups = 1 if rows * cols * accumulators <= 128 * 128 else 2
+  def __init__(self, rows, cols, out_type, accumulators=1, accumulate=jnp.float32):
+    self.few = rows in (16, 32)
+    if (rows % 64 or cols % 8) and (not self.few or cols % 32):
+      raise ValueError(
+          "wgmma needs a multiple of 64 rows and of 8 columns, or 16 or 32 rows and a multiple of 32"
+          f" columns, not a {rows} x {cols} tile"
+      )
+    self.staged_rows = max(rows, 64)
+    self.warpgroups = 1 if self.staged_rows * cols * accumulators <= 128 * 128 else 2
     self.by_rows = rows % (64 * self.warpgroups) == 0
     if self.by_rows:
       rows //= self.warpgroups
     else:
       cols //= self.warpgroups
-    if cols > 256 or cols % 8 or rows * cols * accumulators > 128 * 192:
+    if cols > 256 or cols % (32 if self.few else 8) or max(rows, 64) * cols * accumulators > 128 * 192:
       raise ValueError(f"{accumulators} accumulators of {rows} x {cols} do not fit one warpgroup: use a smaller tile")
-    self.shape, self.dtype = (rows, cols), out_type.dtype
+    mma = plgpu.Layout.MMA_ACC(jnp.float32, m_warps=rows // 16) if self.few else None
+    self.layout = mma or plgpu.Layout.WGMMA
+    self.shape, self.dtype, self.accumulate = (rows, cols), out_type.dtype, accumulate
     # JAX drops the column index of an array as wide as one chunk, so that chunks past its edge
     # would be written over column 0: such an array gets chunks of the tile's whole width.
     width = math.gcd(cols, 128 // self.dtype.itemsize)
@@ -163,62 +247,82 @@ class _WgmmaTile:
   def empty_barrier(self, stages):
     return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
 
-  def swizzle(self, dtype, *minor, tf32=False):
-    """Columns of one swizzled SMEM tile; `tf32`: float32 operands may be rounded to TF32."""
-    if dtype != jnp.float32:
-      return _swizzle(dtype.itemsize, 64, *minor)
-    if not tf32 or jax.config.jax_default_matmul_precision not in (None, "default", "high", "tensorfloat32"):
-      raise ValueError(
-          "wgmma multiplies float32 only as TF32, so below precision HIGHEST, and only tiles that are"
-          " contracted along their last dimension, as in a @ b.T: transpose the array before the call"
-      )
-    if (columns := math.gcd(32, *minor)) < 8:
-      raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 8: pad the arrays")
-    return columns
+  def swizzle(self, dtype, *minor, along_k=(), tf32=False):
+    """Columns of one swizzled SMEM tile.
+
+    minor: last extents of the operands. along_k: their contracted ones, the last ones for 8-bit and
+    float32 operands, which are transposed if need be. tf32: float32 may be rounded to TF32.
+    """
+    _check_multiplied(dtype, self.accumulate)
+    if dtype == jnp.float32 and (
+        not tf32 or jax.config.jax_default_matmul_precision not in (None, "default", "high", "tensorfloat32")
+    ):
+      raise ValueError("wgmma multiplies float32 only as TF32, so only below precision HIGHEST")
+    minor = minor if dtype.itemsize == 2 else along_k or minor
+    return _columns(dtype.itemsize, 128 // dtype.itemsize, *minor)
 
   def _out_shape(self):
-    chunks = self.shape[0] // 64 * (self.shape[1] // self.width)
-    return self.warpgroups, 2 - chunks % 2, 64, self.width  # two chunks take turns
+    height = min(self.shape[0], 64)
+    chunks = self.shape[0] // height * (self.shape[1] // self.width)
+    return self.warpgroups, 2 - chunks % 2, height, self.width  # two chunks take turns
+
+  def _sums_shape(self):
+    return self.warpgroups, 64 if self.few else 0, self.shape[1]
 
   def scratch_bytes(self):
-    return math.prod(self._out_shape()) * self.dtype.itemsize
+    return math.prod(self._out_shape()) * self.dtype.itemsize + math.prod(self._sums_shape()) * 4
 
   def scratch(self):
-    return plgpu.SMEM(self._out_shape(), self.dtype)
+    out = plgpu.SMEM(self._out_shape(), self.dtype)
+    return [out, plgpu.SMEM(self._sums_shape(), self.accumulate)] if self.few else [out]
 
-  def part(self, out):
-    """The part of the tile that the calling warpgroup computes; `out` is its `scratch`."""
-    return _WgmmaPart(self, lax.axis_index("wg"), out)
+  def part(self, scratch):
+    """The part of the tile that the calling warpgroup computes; `scratch` as from `scratch`."""
+    return _WgmmaPart(self, lax.axis_index("wg"), *scratch)
 
 
 class _WgmmaPart:
-  """One warpgroup's rows and columns of the output tile."""
+  """One warpgroup's part of the output tile.
 
-  def __init__(self, tile, wg, out):
+  shape: of its accumulators. rows, cols: what it reads of the operands. window: its part of blocks.
+  """
+
+  def __init__(self, tile, wg, out, sums=None):
     (rows, cols), two = tile.shape, tile.warpgroups > 1
-    self.shape, self.layout, self.out = tile.shape, tile.layout, out.at[wg]
+    self.layout, self.out = tile.layout, out.at[wg]
+    self.sums = None if sums is None else sums.at[wg]
     # Products that may still run when a step ends: alone, a warpgroup must keep the tensor core
     # busy over its waits (measured 15 % at 128 x 128); two do that for each other.
     self.behind = 0 if two else 1
-    self.rows = pl.ds(wg * rows if two and tile.by_rows else 0, rows)
+    self.shape = max(rows, 64), cols
+    start = wg * rows if two and tile.by_rows else 0
+    self.rows = pl.ds(start, self.shape[0])
     self.cols = pl.ds(wg * cols if two and not tile.by_rows else 0, cols)
+    self.window = pl.ds(start, rows), self.cols
+
+  def value(self, acc):
+    """What an accumulator holds, without the rows that are dropped."""
+    if self.sums is None:
+      return acc
+    self.sums[...] = acc
+    return plgpu.load(self.sums.at[self.window[0]], layout=self.layout, optimized=False)
 
   def load(self, ref):
-    """This part of a block in GMEM, laid out as the accumulator."""
-    return plgpu.load(ref.at[self.rows, self.cols], layout=self.layout, optimized=False)
+    """This part of a block in GMEM, laid out as the sums."""
+    return plgpu.load(ref.at[self.window], layout=self.layout, optimized=False)
 
   def load_rows(self, ref):
-    return plgpu.load(ref.at[self.rows], layout=self.layout.reduce(1), optimized=False)
+    return plgpu.load(ref.at[self.window[0]], layout=self.layout.reduce(1), optimized=False)
 
   def load_cols(self, ref):
-    return plgpu.load(ref.at[self.cols], layout=self.layout.reduce(0), optimized=False)
+    return plgpu.load(ref.at[self.window[1]], layout=self.layout.reduce(0), optimized=False)
 
   def store(self, value, ref):
     """Registers -> SMEM -> GMEM in chunks that take turns; TMA clips at the edges of the array."""
     slots, height, width = self.out.shape
     value = plgpu.layout_cast(value, self.layout)  # an accumulator of no products has none yet
-    value, target = value.astype(ref.dtype), ref.at[self.rows, self.cols]
-    rows, cols = self.shape
+    value, target = value.astype(ref.dtype), ref.at[self.window]
+    rows, cols = value.shape
     chunks = [(r, c) for r in range(0, rows, height) for c in range(0, cols, width)]
     for i, (r, c) in enumerate(chunks):
       buffer = self.out.at[i % slots]
@@ -263,7 +367,7 @@ def run(
                 return count + 1
 
             end = lax.fori_loop(0, k // block_k, accumulate, count)
-            acc = acc[...]
+            acc = part.value(acc[...])
             ring.release(end - 1, (part.behind > 0) & (end > count))
             return acc, end
 
@@ -275,12 +379,17 @@ def run(
         out_type = jax.ShapeDtypeStruct((m, n), out_dtype or a.dtype)
         grid = (m // block_m * tiles_n,)
         tile = _WgmmaTile(block_m, block_n, out_type)
-        blocks = [((block_k, block_m), a.dtype), ((block_k, block_n), b.dtype)]
-        swizzle = tile.swizzle(a.dtype, tile.shape[0], tile.shape[1], a.shape[-1], b.shape[-1])
+        blocks = [((block_k, tile.staged_rows), a.dtype), ((block_k, block_n), b.dtype)]
+        swizzle = tile.swizzle(
+            a.dtype, tile.shape[0], tile.shape[1], a.shape[-1], b.shape[-1],
+            along_k=(block_k, a.shape[-2], b.shape[-2]), tf32=True
+        )
         stages = _stages(num_stages, tile, *blocks)
+        a = _k_major(a)
+        b = _k_major(b)
 
         def body(a_ref, b_ref, out_ref, ring, scratch):
-            ring = _Ring(*ring)
+            ring = _KMajorRing(*ring)
 
             def loads(i, count):
                 return kernel_loads(a_ref, b_ref, out_ref, ring, count, i)
@@ -297,7 +406,7 @@ def run(
             grid_names=("sm",),
             num_threads=tile.warpgroups + 1,
             thread_name="wg",
-            scratch_types=(_Ring.scratch(stages, tile, swizzle, *blocks), tile.scratch()),
+            scratch_types=(_KMajorRing.scratch(stages, tile, swizzle, *blocks, arrays=[a, b]), tile.scratch()),
             interpret=interpret,
         )(a, b)
 

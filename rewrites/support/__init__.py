@@ -14,8 +14,10 @@ import re
 
 from ...translator.names import walk
 
-_FILES = ("launch.py", "gmem.py", "atomics.py", "math.py", "functions.py", "axes.py", "scan.py", "ring.py", "wgmma.py",
-          "tcgen05.py", "rows.py", "rows_tcgen05.py", "loops.py")
+_FILES = (
+    "launch.py", "gmem.py", "atomics.py", "math.py", "functions.py", "axes.py", "scan.py", "ring.py", "k_major.py",
+    "parts.py", "wgmma.py", "tcgen05.py", "rows.py", "rows_tcgen05.py", "loops.py",
+)
 _HEADING = "# Support code for Mosaic GPU, emitted by pallas-port."
 
 

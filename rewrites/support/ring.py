@@ -51,7 +51,8 @@ class _Ring:
 
     for source, buffer in zip(sources, self.buffers, strict=True):
       if source is not None:
-        plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
+        stage = buffer.at[(slot, *(pl.ds(0, n) for n in source.shape))]  # which may have more rows
+        plgpu.copy_gmem_to_smem(source, stage, self.full.at[slot])
     return count + 1
 
   def drain(self, count):
@@ -122,13 +123,31 @@ def _num_sms():
 
 
 def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
-  columns = math.gcd(widest, *minor)
+  """Columns of one swizzled SMEM tile of 16-bit elements, up to `widest`."""
   if itemsize != 2:
     raise ValueError("the matrix product takes float16 and bfloat16 operands only")
-  if columns < 16:
-    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
+  return _columns(itemsize, widest, *minor)
+
+
+def _columns(itemsize, widest, *minor):
+  """Columns of one swizzled SMEM tile: `widest`, or what divides the rows of blocks and arrays."""
+  columns = math.gcd(widest, *minor)
+  if columns * itemsize < 32:
+    raise ValueError(
+        f"rows of {minor} elements, of blocks and arrays, are not multiples of {32 // itemsize}: pad the arrays"
+    )
   return columns
+
+
+def _check_multiplied(dtype, accumulate):
+  """Raises ValueError where the matrix unit cannot multiply `dtype` into `accumulate`."""
+  if (dtype == jnp.int8) != (accumulate == jnp.int32):
+    raise ValueError(
+        f"a product of {dtype} in {jnp.dtype(accumulate)}: int8 operands, and only those, need"
+        " preferred_element_type=jnp.int32 and accumulators that start at jnp.zeros(..., jnp.int32)"
+    )
+  if dtype not in (jnp.int8, jnp.float16, jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float32):
+    raise ValueError(f"a product of {dtype}: use int8, float8_e4m3fn, float8_e5m2, float16 or bfloat16")
 
 
 def _tma_shape(shape, columns, itemsize):

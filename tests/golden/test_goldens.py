@@ -71,6 +71,8 @@ def built(request, tmp_path_factory):
 def _build(goldens: list[Golden], target: str) -> list:
     keys, todo = [], []
     for golden in goldens:
+        if target not in golden.targets:
+            continue
         try:
             text, options = golden.expected_text(target), golden.compile_options(target)
         except FileNotFoundError:
@@ -84,10 +86,18 @@ def _build(goldens: list[Golden], target: str) -> list:
     return [(key, dataclasses.asdict(result)) for key, result in zip(keys, results, strict=True)]
 
 
+def _ported_to(golden: Golden, target: str) -> None:
+    """Skips a target on which a golden stays on Triton, whose text must then be the source's."""
+    if target not in golden.targets:
+        assert golden.expected_text(target) == golden.source_file.read_text(encoding="utf-8")
+        pytest.skip(f"not ported to {target}")
+
+
 @each_golden
 @each_target
 @pytest.mark.timeout(900)
 def test_lowers(built, golden: Golden, target: str):
+    _ported_to(golden, target)
     results = built(target)
     for label in golden.case.SMALL:
         result = results[golden.name, label, "lower"]
@@ -98,6 +108,7 @@ def test_lowers(built, golden: Golden, target: str):
 @each_target
 @pytest.mark.timeout(900)
 def test_compiles_to_the_instructions_it_must_have(built, golden: Golden, target: str):
+    _ported_to(golden, target)
     results = built(target)
     for label in golden.case.SMALL:
         result = results[golden.name, label, "compile"]
@@ -111,7 +122,7 @@ def test_compiles_to_the_instructions_it_must_have(built, golden: Golden, target
 def test_interprets_right_and_without_races(golden: Golden):
     if not getattr(golden.case, "INTERPRETED", True):
         pytest.skip("interpret mode does not support this kernel; see its case.py")
-    keys = [(target, label) for target in TARGETS for label in golden.case.SMALL]
+    keys = [(target, label) for target in golden.targets for label in golden.case.SMALL]
     todo = [
         jobs.Job("interpret", "translator.verify.interpret", golden.subject(label, golden.expected_text(target)), target)
         for target, label in keys

@@ -82,6 +82,66 @@ def test_plan_of_a_matmul(target):
     assert data.views[0] == ".at[pl.ds(i * bm, bm), :]"
 
 
+INT = ", preferred_element_type=jnp.int32)"
+SUMS = [
+    pytest.param("a_ref[:, ks] @ b_ref[ks, :]", "jnp.zeros((bm, bn), jnp.float32)", "float32", False, id="float32"),
+    pytest.param("jnp.dot(a_ref[:, ks], b_ref[ks, :]" + INT, "jnp.zeros((bm, bn), jnp.int32)", "int32", False, id="int32"),
+    pytest.param("jnp.dot(a_ref[:, ks], b_ref[ks, :]" + INT, "jnp.zeros((bm, bn), dtype='int32')", "int32", False, id="by-name"),
+    pytest.param("jnp.dot(a_ref[:, ks], b_ref[ks, :]" + INT, "jnp.full((bm, bn), 0)", "int32", False, id="full-of-an-integer"),
+    pytest.param("plgpu.dot(a_ref[:, ks], b_ref[ks, :])", "jnp.zeros((bm, bn), jnp.int32)", "int32", False, id="triton.dot"),
+    pytest.param("jnp.dot(a_ref[:, ks], b_ref[ks, :]" + INT, "jnp.zeros((bm, bn), jnp.float32)", "int32", True, id="converted"),
+]
+
+
+@pytest.mark.parametrize("product, init, dtype, converted", SUMS)
+def test_dtype_of_the_sums(product, init, dtype, converted):
+    found, _ = dot_plan(source(loop(product, init=init)))
+    assert (found.accumulate, found.converted, found.tf32) == (dtype, converted, dtype == "float32")
+
+
+def test_int8_products_that_wrap_are_not_summed_in_int32():
+    """Without preferred_element_type a product of int8 is int8."""
+    assert "not all are int32" in reason(source(loop("jnp.dot(a_ref[:, ks], b_ref[ks, :])", init="jnp.zeros((bm, bn), jnp.int32)")))
+
+
+@pytest.mark.parametrize("product, turned", [
+    ("a_ref[:, ks] @ b_ref[ks, :]", {1}), ("a_ref[:, ks] @ b_ref[:, ks].T", set()),
+    ("a_ref[ks, :].T @ b_ref[ks, :]", {0, 1}), ("pl.dot(a_ref[ks, :], b_ref[:, ks], trans_a=True, trans_b=True)", {0}),
+])
+def test_operands_that_lie_the_other_way(product, turned):
+    assert dot_plan(source(loop(product)))[0].turned == turned
+    assert not dot_plan(source(loop(product)), "sm100")[0].turned  # tcgen05 reads both ways
+
+
+@pytest.mark.parametrize("product", ["jnp.dot(a_ref[:, ks], b_ref[ks, :], precision='highest')", "pl.dot(a_ref[:, ks], b_ref[ks, :], allow_tf32=False)"])
+def test_exact_float32_is_split_into_parts(product):
+    found, _ = dot_plan(source(loop(product)))
+    assert found.parts and not found.tf32 and not found.turned  # 16 bits are read both ways
+
+
+@pytest.mark.parametrize("target, tile, fits", [
+    ("sm90", (16, 32, 1), True), ("sm90", (32, 256, 1), True), ("sm90", (64, 512, 1), True), ("sm90", (16, 40, 1), False),
+    ("sm90", (8, 64, 1), False), ("sm90", (48, 64, 1), False), ("sm90", (16, 256, 4), False),
+    ("sm100", (16, 32, 1), True), ("sm100", (32, 256, 2), True), ("sm100", (16, 48, 1), False), ("sm100", (8, 64, 1), False),
+])
+def test_tiles_of_few_rows(target, tile, fits):
+    """What the plan says of a tile is what the emitted code says."""
+    from pallas_port.translator.tile_limits import tile_problem
+
+    assert (not tile_problem(target, *tile)) is fits
+    jax = pytest.importorskip("jax")
+    from pallas_port.rewrites.support.tcgen05 import _Tcgen05Tile
+    from pallas_port.rewrites.support.wgmma import _WgmmaTile
+
+    rows, cols, accumulators = tile
+    make = lambda: {"sm90": _WgmmaTile, "sm100": _Tcgen05Tile}[target](rows, cols, jax.ShapeDtypeStruct((rows, cols), "bfloat16"), accumulators)  # noqa: E731
+    if fits:
+        assert make().shape[1] in (cols, cols // 2)
+    else:
+        with pytest.raises(ValueError, match="tile"):
+            make()
+
+
 TRANSPOSED = [
     pytest.param("jnp.dot(a_ref[:, ks], b_ref[ks, :])", False, False, id="dot"),
     pytest.param("a_ref[:, ks] @ b_ref[ks, :]", False, False, id="operator"),

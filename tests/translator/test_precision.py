@@ -1,6 +1,7 @@
 """float32 products: TF32 where the source's precision allows it and wgmma can read the tiles, never elsewhere."""
 
 import ast
+import re
 
 import pytest
 
@@ -96,14 +97,15 @@ def test_what_a_product_needs(product, need):
     assert need_of(dot, resolver) == need
 
 
-def test_tiles_with_the_contraction_last_may_be_tf32_on_hopper():
-    result = ported(source("plgpu.dot(a, b)"))
-    assert "tf32=True)" in result.text
+@pytest.mark.parametrize("how, turned", [(ROWS, False), (COLUMNS, True)], ids=["contraction-last", "contraction-first"])
+def test_products_may_be_tf32_on_hopper(how, turned):
+    """wgmma reads float32 only along the contraction: arrays that lie the other way are transposed ahead."""
+    result = ported(source("plgpu.dot(a, b)", how))
+    assert "tf32=True" in result.text and ("b = _k_major(b)" in result.text) is turned
     assert any(d.code == "N205" and "TF32" in d.reason for d in result.diagnostics)
 
 
 @pytest.mark.parametrize("text, target", [
-    pytest.param(source("plgpu.dot(a, b)", COLUMNS), "sm90", id="contraction-along-rows"),
     pytest.param(source("plgpu.dot(a, b)"), "sm100", id="blackwell"),
     pytest.param(source("jnp.dot(a, b, precision=precision)"), "sm90", id="precision-not-known"),
 ])
@@ -113,16 +115,25 @@ def test_elsewhere_the_port_refuses_float32_when_it_is_traced(text, target):
     assert not any("TF32" in d.reason for d in result.diagnostics)
 
 
-@pytest.mark.parametrize("target", ["sm90", "sm100"])
-@pytest.mark.parametrize("product", ["jnp.dot(a, b, precision='highest')", "plgpu.dot(a, b, allow_tf32=False)"])
-def test_ieee_float32_stays_on_triton(product, target):
-    result = ported(source(product), target)
+IEEE = pytest.mark.parametrize("product", ["jnp.dot(a, b, precision='highest')", "plgpu.dot(a, b, allow_tf32=False)"])
+
+
+@IEEE
+def test_ieee_float32_is_split_on_hopper(product):
+    result = ported(source(product))
+    assert "_parts_product(part, " in re.sub(r"\s+", " ", result.text) and not any(d.blocks for d in result.diagnostics)
+    assert any(d.code == "N205" and "bfloat16 parts" in d.reason for d in result.diagnostics)
+
+
+@IEEE
+def test_ieee_float32_stays_on_triton_on_blackwell(product):
+    result = ported(source(product), "sm100")
     assert [d.code for d in result.diagnostics if d.blocks] == ["B133"] and not result.changed
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Rungs of the port for Hopper; of one whose tiles wgmma cannot read; and under a default precision of HIGHEST."""
+    """Rungs of the port for Hopper; of one whose tiles wgmma cannot read as they lie; and under a default precision of HIGHEST."""
     pytest.importorskip("jax")
     from pallas_port.translator.verify import jobs
     from pallas_port.translator.verify.example import Subject
@@ -131,31 +142,32 @@ def built(tmp_path_factory):
     todo = []
     for name, text in (
         ("rows", source("plgpu.dot(a, b)")),
-        ("highest", "import jax\njax.config.update('jax_default_matmul_precision', 'highest')\n" + source("plgpu.dot(a, b)")),
         ("columns", source("plgpu.dot(a, b)", COLUMNS).replace("(64, 128)", "(128, 64)")),
+        # last: jobs share a process
+        ("highest", "import jax\njax.config.update('jax_default_matmul_precision', 'highest')\n" + source("plgpu.dot(a, b)")),
     ):
         file = directory / f"{name}.py"
         file.write_text(text)
         subject = Subject(str(file), ported(text).text, str(file), "example_inputs")
         todo.append(jobs.Job(f"{name} lower", "translator.verify.lower", subject, "sm90"))
-        if name == "rows":
-            todo.append(jobs.Job("rows compile", "translator.verify.compile", subject, "sm90"))
-            todo.append(jobs.Job("rows interpret", "translator.verify.interpret", subject, "sm90"))
+        if name != "highest":
+            todo.append(jobs.Job(f"{name} compile", "translator.verify.compile", subject, "sm90"))
+            todo.append(jobs.Job(f"{name} interpret", "translator.verify.interpret", subject, "sm90"))
     return {r.name: r for r in jobs.run_jobs(todo, env=jobs.CPU_ONLY, timeout=120)}
 
 
-def test_tf32_product_compiles_to_tf32_instructions(built):
-    assert built["rows lower"].status == "passed", built["rows lower"].detail
-    compiled = built["rows compile"]
+@pytest.mark.parametrize("name", ["rows", "columns"])
+def test_tf32_product_compiles_to_tf32_instructions(built, name):
+    assert built[f"{name} lower"].status == "passed", built[f"{name} lower"].detail
+    compiled = built[f"{name} compile"]
     if compiled.status == "skipped":
         pytest.skip(compiled.detail)
     (kernel,) = compiled.data["kernels"]
     products = [op for op in kernel["sass"] if op.startswith("HGMMA")]
     assert products and all(op.endswith("TF32") for op in products), products
-    assert built["rows interpret"].status == "passed", built["rows interpret"].detail
+    assert built[f"{name} interpret"].status == "passed", built[f"{name} interpret"].detail
 
 
-@pytest.mark.parametrize("name", ["columns", "highest"])
-def test_float32_that_must_not_be_tf32_is_refused_in_words(built, name):
-    result = built[f"{name} lower"]
+def test_float32_that_must_not_be_tf32_is_refused_in_words(built):
+    result = built["highest lower"]
     assert result.status == "failed" and "wgmma multiplies float32 only as TF32" in result.detail
