@@ -157,11 +157,17 @@ def register_dot(part, a, b, acc=None, turn=False):
     return result if acc is None else acc + result
 
 
+def tf32(x):
+    """Not rounded: interpret mode multiplies float32 exactly, in the original too."""
+    return x
+
+
 # Methods of support classes that interpret mode cannot run: {class: {method: meaning}}.
 METHODS: dict[str, dict[str, Callable[..., Any]]] = {"_WgmmaRowsPart": {"dot": register_dot}}
 
 REFERENCE: dict[str, Callable[..., Any]] = {
     "_load": load, "_store": store, "_cumsum": cumsum, "_atomic": atomic, "_atomic_element": atomic_element,
+    "_tf32": tf32,
 }
 
 
