@@ -525,7 +525,7 @@ def comments(text: str) -> list[str]:
 
 def _order(action: Action) -> int:
     """New axes are added to the result of every other rewrite of the same node; a condition holds for all."""
-    return {"AddNewAxis": 1, "StagedCondition": 2}.get(type(action).__name__, 0)
+    return {"AddNewAxis": 1, "BroadcastTo": 1, "StagedCondition": 2}.get(type(action).__name__, 0)
 
 
 def expression(text: str) -> cst.BaseExpression:

@@ -133,7 +133,7 @@ def kernel(x_ref, w_ref, o_ref, ends_ref):
         return sums + jnp.sum(x, axis=0, keepdims=True), total + jnp.sum(of_rows, axis=0, keepdims=True)
 
     last, _ = lax.fori_loop(0, x_ref.shape[0] // 16, chunk, (START, jnp.zeros((1, 1), jnp.float32)))
-    o_ref[pl.ds(0, 16), :] = o_ref[pl.ds(0, 16), :] + jnp.cumsum(last, axis=1)
+    o_ref[pl.ds(0, 16), :] = o_ref[pl.ds(0, 16), :] + jnp.cumsum(last, axis=1) + jnp.cumsum(w, axis=1)
 
 
 def run(x, w):
@@ -151,7 +151,7 @@ def test_rows_that_meet_tiles(start):
     parts = (x * w).reshape(3, 16, 32)
     before = np.cumsum(parts.sum(1), 0) - parts.sum(1)
     want = np.cumsum(parts, 1) + before[:, None] + before.sum(-1)[:, None, None] + w.max()
-    want[0] += np.cumsum(parts.sum((0, 1)))
+    want[0] += np.cumsum(parts.sum((0, 1))) + np.cumsum(w)
     np.testing.assert_allclose(ends, before, atol=1e-4)
     np.testing.assert_allclose(got, want.reshape(x.shape), atol=1e-4)
 
