@@ -10,6 +10,10 @@ subnormal numbers) come out as jnp has them; `golden/results/accuracy-*.json` ha
 to the lowest index and nan wins, as in NumPy. `cumsum` along an axis becomes shuffles within warps, and
 shared memory between them; it needs the layout of its operand, so it must stand in the kernel itself.
 
+Mosaic GPU computes nothing on 8-bit integers. Where the source names int8 or uint8, or a recording shows them,
+`x + y` becomes `_in_int32(jnp.add)(x, y)`, which casts the result back, so that it wraps around as before.
+`astype(bool)` and conversions of 8-bit floats become `_convert`.
+
 Which function becomes which is measured where it is one such primitive, and listed where it is
 several: `translator/replacements.py`. Calls stay on Triton if the function is neither, is passed
 around by name, is called with numbers known while tracing (`jnp.floor(2.5)`: use `math.floor`), or
@@ -21,7 +25,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ..translator import actions
-from .engine import Example, Rule
+from .engine import Example, Rule, expression
 
 _KERNEL = '''
 import jax
@@ -48,7 +52,11 @@ class Functions(Rule):
     code = "MG402"
     name = "functions"
     title = "Functions without a rule become support functions"
-    nodes = {actions.CallSupport: (cst.Call, cst.BinaryOperation)}
+    nodes = {
+        actions.CallSupport: (cst.Call, cst.BinaryOperation),
+        actions.ComputeInInt32: (cst.Call, cst.BinaryOperation, cst.UnaryOperation, cst.Comparison),
+        actions.Convert: (cst.Call,),
+    }
     EXAMPLES = (
         Example(_KERNEL.replace("EXPRESSION", "jnp.log1p(x) + jnp.floor(x)"), '''
     _store(o_ref, here, _log1p(x) + _floor(x), layout=layout, vec=vec)
@@ -64,7 +72,15 @@ class Functions(Rule):
 '''),
     )
 
-    def rewrite(self, action: actions.CallSupport, node: cst.CSTNode) -> cst.BaseExpression:
+    def rewrite(self, action: actions.Action, node: cst.CSTNode) -> cst.BaseExpression:
+        if isinstance(action, actions.ComputeInInt32):
+            return _in_int32(action, node)
+        if isinstance(action, actions.Convert):
+            assert isinstance(node, cst.Call)
+            value = node.func.value if action.method else node.args[0].value  # type: ignore[attr-defined]
+            operands = [cst.Arg(_bare(value)), cst.Arg(expression(action.dtype))]
+            return cst.Call(cst.Name("_convert"), operands, lpar=node.lpar, rpar=node.rpar)
+        assert isinstance(action, actions.CallSupport)
         function = cst.Name(action.function)
         if isinstance(node, cst.BinaryOperation):
             operands = [cst.Arg(_bare(node.left)), cst.Arg(_bare(node.right))]
@@ -80,6 +96,21 @@ class Functions(Rule):
             args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             args.append(layout)
         return node.with_changes(func=function, args=args)
+
+
+def _in_int32(action: actions.ComputeInInt32, node: cst.CSTNode) -> cst.BaseExpression:
+    if isinstance(node, cst.Call):
+        return node.with_changes(func=cst.Call(cst.Name("_in_int32"), [cst.Arg(node.func)]))
+    match node:
+        case cst.BinaryOperation():
+            operands = [node.left, node.right]
+        case cst.Comparison():
+            operands = [node.left, node.comparisons[0].comparator]
+        case _:
+            assert isinstance(node, cst.UnaryOperation)
+            operands = [node.expression]
+    function = cst.Call(cst.Name("_in_int32"), [cst.Arg(expression(action.function))])
+    return cst.Call(function, [cst.Arg(_bare(o)) for o in operands], lpar=node.lpar, rpar=node.rpar)
 
 
 def _bare(node: cst.BaseExpression) -> cst.BaseExpression:

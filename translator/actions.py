@@ -231,6 +231,23 @@ class CallSupport(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class ComputeInInt32(Action):
+    """An operation on 8-bit integers becomes ``_in_int32(function)(...)``; "" for the function that is called."""
+
+    function: str
+    rule = "MG402"
+
+
+@dataclasses.dataclass(frozen=True)
+class Convert(Action):
+    """``x.astype(dtype)`` becomes ``_convert(x, dtype)``, which calls of ``jnp.float32(x)`` are as well."""
+
+    dtype: str
+    method: bool
+    rule = "MG402"
+
+
+@dataclasses.dataclass(frozen=True)
 class Unwrap(Action):
     """A call becomes its first argument."""
 

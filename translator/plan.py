@@ -27,6 +27,7 @@ from .dtypes import refused_dtypes
 from .kernel_model import build_model
 from .model.events import KernelModel
 from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
+from .narrow import Narrow
 from .plan_calls import CallPlan, Sequence, all_specs, plan_call
 from .plan_helpers import Helpers, foreign_calls, helper_of, plan_helpers
 from .plan_layouts import Layouts, plan_layouts
@@ -85,6 +86,7 @@ class Modules:
         PALLAS: ("pl",),
         MOSAIC: ("plgpu", "mgpu", "mosaic_gpu"),
         "math": ("math",),
+        "functools": ("functools",),
         "numpy": ("np", "numpy"),
         "jax.experimental.mosaic.gpu.fragmented_array": ("mgpu_arrays",),
         "jax.experimental.mosaic.gpu.utils": ("mgpu_utils",),
@@ -645,6 +647,8 @@ class _Group:
         """
         model = self.model
         assert model is not None
+        if not model.dots:
+            self._emit_narrow(modules, add, emission)
         sequence = self.calls[0].sequence
         if sequence is not None:
             sequence.emit(self, add)
@@ -703,6 +707,22 @@ class _Group:
         for name, depth in model.wrapped:
             add(act.CallWrapped(self.span(name), depth))
         self.emit_square_roots(modules, add, emission)
+
+    def _emit_narrow(self, modules: Modules, add, emission: Emission) -> None:
+        """Operations and conversions of 8-bit values."""
+        assert self.model is not None
+        narrow = Narrow(self.model, self.resolver, self.found)
+        replaced = {node for node, name in self.model.calls if self._support_of(node, name)}
+        for node, name in narrow.operations():
+            if node not in replaced:
+                emission.support.add("_in_int32")
+                add(act.ComputeInInt32(self.span(node), f"{modules.name('jax.numpy')}.{name}" if name else ""))
+        for conversion in self.model.conversions:
+            if narrow.converts(conversion):
+                emission.support.add("_convert")
+                func = conversion.node.func
+                method = isinstance(func, ast.Attribute) and func.value is conversion.operand
+                add(act.Convert(self.span(conversion.node), ast.unparse(conversion.dtype), method))
 
     def is_new_axis(self, node: ast.expr) -> bool:
         """``x[:, None]`` written out by the user stands as it is."""

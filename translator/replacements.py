@@ -101,6 +101,7 @@ FUNCTIONS: dict[str, str] = {
     "jax.numpy.float_power": "_float_pow",  # of integers too
     "jax.numpy.copysign": "_with_sign_of",
     "jax.numpy.logical_not": "_logical_not",
+    "jax.numpy.signbit": "_signbit",
     "jax.numpy.trunc": "_trunc",
     "jax.numpy.fix": "_trunc",
     "jax.nn.relu": "_relu",

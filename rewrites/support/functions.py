@@ -21,6 +21,11 @@ def _invert(x):
   return x ^ True if x.dtype == jnp.bool_ else ~x
 
 
+def _signbit(x):
+  """Whether the sign of a float is set, that of -0 and nan included."""
+  return lax.bitcast_convert_type(x.astype(jnp.float32), jnp.int32) < 0
+
+
 def _logical_not(x):
   """True where `x` is False or 0."""
   return x ^ True if x.dtype == jnp.bool_ else x == 0

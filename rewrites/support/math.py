@@ -6,6 +6,9 @@ into one rounding as it likes; what must be exact is therefore a difference with
 product of two factors of 12 bits (``_head``).  ``python golden/accuracy.py`` measures the errors.
 """
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -32,6 +35,30 @@ def _in_float32(function):
     return (y if shape else y.max()).astype(dtype)
 
   return wrapped
+
+
+def _in_int32(function):
+  """Computes on 8-bit integers in int32 and casts to the dtype that `function` gives for them."""
+
+  def wrapped(*xs, **options):
+    narrow = [getattr(x, "dtype", None) in (jnp.int8, jnp.uint8) for x in xs]
+    if not any(narrow):
+      return function(*xs, **options)
+    dtype = jax.eval_shape(functools.partial(function, **options), *xs).dtype
+    y = function(*[x.astype(jnp.int32) if n else x for x, n in zip(xs, narrow)], **options)
+    if dtype != jnp.bool_:
+      y = lax.optimization_barrier(y)  # MLIR folds the cast of a max back into a max of 8-bit integers
+    return y.astype(dtype)
+
+  return wrapped
+
+
+def _convert(x, dtype):
+  """x.astype(dtype); bools by comparison, and 8-bit floats by way of float32."""
+  if jnp.dtype(dtype) == jnp.bool_:
+    return x != 0
+  narrow = any(jnp.issubdtype(d, jnp.floating) and jnp.dtype(d).itemsize == 1 for d in (x.dtype, dtype))
+  return (x.astype(jnp.float32) if narrow else x).astype(dtype)
 
 
 def _polynomial(x, *coefficients):
@@ -273,12 +300,12 @@ def _split(x):
 
 def _rem(x, y):
   """lax.rem, of integers and floats: the remainder has the sign of `x`."""
-  return _float_rem(x, y) if jnp.issubdtype(jnp.result_type(x, y), jnp.floating) else lax.rem(x, y)
+  return _float_rem(x, y) if jnp.issubdtype(jnp.result_type(x, y), jnp.floating) else _in_int32(lax.rem)(x, y)
 
 
 def _fmod(x, y):
   """jnp.fmod: as lax.rem, for dtypes that jnp promotes."""
-  return _float_rem(x, y) if jnp.issubdtype(jnp.result_type(x, y), jnp.floating) else jnp.fmod(x, y)
+  return _float_rem(x, y) if jnp.issubdtype(jnp.result_type(x, y), jnp.floating) else _in_int32(jnp.fmod)(x, y)
 
 
 @_in_float32
@@ -290,7 +317,7 @@ def _float_remainder(x, y):
 def _remainder(x, y):
   """x % y, of integers and floats: the remainder has the sign of `y`."""
   floats = jnp.issubdtype(jnp.result_type(x, y), jnp.floating)
-  return _float_remainder(x, y) if floats else jnp.remainder(x, y)
+  return _float_remainder(x, y) if floats else _in_int32(jnp.remainder)(x, y)
 
 
 @_in_float32
@@ -303,7 +330,7 @@ def _float_floor_divide(x, y):
 def _floor_divide(x, y):
   """x // y, of integers and floats."""
   floats = jnp.issubdtype(jnp.result_type(x, y), jnp.floating)
-  return _float_floor_divide(x, y) if floats else jnp.floor_divide(x, y)
+  return _float_floor_divide(x, y) if floats else _in_int32(jnp.floor_divide)(x, y)
 
 
 def _divmod(x, y):

@@ -7,6 +7,11 @@ pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
+from pallas_port.translator.driver import port  # noqa: E402
+from pallas_port.translator.record import record_example  # noqa: E402
+from pallas_port.translator.result import Options  # noqa: E402
+from pallas_port.translator.source import Source  # noqa: E402
+
 from .evidence import computes, ported  # noqa: E402
 
 HEAD = """
@@ -147,3 +152,62 @@ def test_largest_of_integers(dtype):
     x = np.random.default_rng(0).integers(limits.min, limits.max, (8, 64), np.dtype(dtype), endpoint=True)
     source = module("jnp.argmax(x, axis=1) - 100 * jnp.argmin(x, axis=1)", x, out="int32", shape=(8,))
     assert np.array_equal(computes(source, x), x.argmax(axis=1) - 100 * x.argmin(axis=1))
+
+
+NARROW = {
+    "int32": ["(jnp.maximum(x + y, x - y) * y).astype(jnp.int32) + (x >> 2) + (x << 3)", "x % y + x // (y | 1)", "-x + abs(y) ** 2"],
+    "bool": ["(x < y) & (x >= 3)"],
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("out,expression", [(o, e) for o, es in NARROW.items() for e in es])
+def test_arithmetic_of_8_bits(expression, out, dtype):
+    x, y = values("int32", (256,)), values("int32", (256,), 1)
+    before = f"x, y = x.astype(jnp.{dtype}), y.astype(jnp.{dtype})"
+    wanted = expected(expression, x.astype(dtype), y.astype(dtype)).astype(out)
+    source = module(f"({expression}).astype(o_ref.dtype)", x, y, out=out if out != "bool" else "bool_", before=before)
+    assert np.array_equal(computes(source, x, y), wanted)
+
+
+def test_narrow_reductions():
+    x = values("int32", (8, 64))
+    before = "x = x.astype(jnp.int8)"
+    source = module("(jnp.max(x, axis=1, keepdims=True) + x).astype(jnp.int32)", x, out="int32", before=before)
+    narrow = jnp.asarray(x.astype(np.int8))
+    assert np.array_equal(computes(source, x), (jnp.max(narrow, axis=1, keepdims=True) + narrow).astype(jnp.int32))
+
+
+def test_recorded_dtypes_show_arithmetic_of_8_bits(tmp_path):
+    x = values("int8", (256,))
+    source = module("x + 100", x, out="int8")
+    assert "_in_int32" not in ported(source)
+    file = tmp_path / "kernel.py"
+    file.write_text(source + "\n\ndef example():\n    run(jnp.ones(256, jnp.int8))\n")
+    facts = record_example(f"{file}:example", str(file))
+    assert "_in_int32(jnp.add)(x, 100)" in port(Source(str(file), file.read_text()), "sm90", Options(), facts).text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_bools_are_made_by_comparison(dtype):
+    x = values(dtype, (256,)) * (values("int32", (256,), 1) % 2).astype(dtype)
+    for expression in ("x.astype(bool)", "jnp.bool_(x)", "lax.convert_element_type(x, jnp.bool_)"):
+        assert "_convert(x, " in ported(module(f"jnp.where({expression}, 1, 0)", x, out="int32"))
+    source = module("jnp.where(x.astype(bool), 1, 0)", x, out="int32")
+    assert np.array_equal(computes(source, x), x.astype(bool).astype(np.int32))
+
+
+def test_narrow_floats_are_converted_by_way_of_float32():
+    x = values("bfloat16", (256,)) / 4
+    source = module("x.astype(jnp.float8_e4m3fn).astype(jnp.float32)", x, out="float32")
+    assert np.array_equal(computes(source, x), x.astype(jnp.float8_e4m3fn).astype(np.float32))
+
+
+def test_sign_bits():
+    x = np.resize(np.array([0.0, -0.0, 1, -1, np.inf, -np.inf], np.float32), 256)
+    assert np.array_equal(computes(module("jnp.where(jnp.signbit(x), 1, 0)", x, out="int32"), x), np.signbit(x))
+
+
+def test_numbers_made_into_arrays():
+    x = values("float32", (256,))
+    assert np.array_equal(computes(module("jnp.array(2.5) * x + jnp.asarray(3)", x, out="float32"), x), 2.5 * x + 3)

@@ -25,6 +25,7 @@ from ..values import (
     holds_refs,
 )
 from .events import (
+    Conversion,
     Dot,
     GridQuery,
     Reduction,
@@ -340,7 +341,8 @@ class Calls:
         if short == "expand_dims":
             return self.expand_dims(node, env)
         if short == "astype":
-            return self.converted(self.eval(node.args[0], env), node.args[1] if len(node.args) > 1 else keywords.get("dtype"))
+            dtype = node.args[1] if len(node.args) > 1 else keywords.get("dtype")
+            return self.converted(node, node.args[0], self.eval(node.args[0], env), dtype)
         named = [(k.value, self.eval(k.value, env)) for k in node.keywords]
         operands = [*((a, self.eval(a, env)) for a in node.args), *(o for o in named if isinstance(o[1], Array))]
         condition = tuple(node.args[:1]) if name == "jax.numpy.where" else ()
@@ -353,7 +355,11 @@ class Calls:
         if name in ("jax.lax.axis_index", "jax.lax.axis_size"):
             return Scalar()
         if short == "convert_element_type" or dtype_name(node.func, self.resolver) == short and short in _SCALAR_TYPES:
-            return self.converted(args[0], node.args[1] if short not in _SCALAR_TYPES else node.func) if args else Unknown(short)
+            dtype = node.func if short in _SCALAR_TYPES else node.args[1] if len(node.args) > 1 else keywords.get("new_dtype")
+            return self.converted(node, node.args[0], args[0], dtype) if args else Unknown(short)
+        if short in ("array", "asarray") and args and isinstance(args[0], (Array, Scalar)):
+            dtype = node.args[1] if len(node.args) > 1 else keywords.get("dtype")
+            return args[0] if dtype is None and isinstance(args[0], Array) else self.converted(node, node.args[0], args[0], dtype)
         if short == "finfo" or short == "iinfo" or short == "dtype":
             return Scalar(True, (UNKNOWN_FACTOR,), ast.unparse(node))
         if any(isinstance(a, Array) for a in args):
@@ -369,7 +375,8 @@ class Calls:
             self.find("B120", node, f"{ast.unparse(node)[:60]}: numbers go through Mosaic GPU as well, which has no rule for it",
                       "use the function of Python's math module")
         if short in ("transpose", "reshape", "concatenate", "stack", "split", "cumsum", "cumprod", "cummax",
-                     "take", "sort", "flip", "roll", "squeeze", "ravel", "swapaxes", "dynamic_slice"):
+                     "take", "sort", "flip", "roll", "squeeze", "ravel", "swapaxes", "dynamic_slice", "repeat", "tile",
+                     "outer", "kron", "one_hot", "linspace", "interp"):
             if not any(c[0] is node for c in self.model.calls):
                 self.model.calls.append((node, name))
             value = args[0] if args else Unknown()
@@ -398,12 +405,14 @@ class Calls:
             )
         return result
 
-    def converted(self, value: Value, dtype: ast.expr | None) -> Value:
-        """``value.astype(dtype)``."""
+    def converted(self, node: ast.Call, operand: ast.expr, value: Value, dtype: ast.expr | None) -> Value:
+        """``value.astype(dtype)`` in any spelling."""
         text = self.dtype_text(dtype)
         kind = "float" if "float" in text else "bool" if "bool" in text else "int" if "int" in text else ""
         if not isinstance(value, Array):
             return value
+        if dtype is not None:
+            self.model.conversions.append(Conversion(node, operand, value.dtype, dtype, text))
         return dataclasses.replace(value, kind=kind or value.kind, mask=None, dtype=text)
 
     def dtype_text(self, node: ast.expr | None, default: str = "") -> str:
@@ -589,7 +598,7 @@ class Calls:
             if func.attr == "astype":
                 self.eval(a, env)
         if func.attr == "astype":
-            return self.converted(base, node.args[0] if node.args else keywords.get("dtype"))
+            return self.converted(node, func.value, base, node.args[0] if node.args else keywords.get("dtype"))
         if isinstance(base, RefValue):
             self.find("B110", node, f"the ref method {func.attr}")
             return Unknown(func.attr)

@@ -101,6 +101,17 @@ class SquareRoot:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Conversion:
+    """``operand.astype(dtype)``; ``before``, ``after``: the dtypes as ``Array.dtype``."""
+
+    node: ast.Call
+    operand: ast.expr
+    before: str
+    dtype: ast.expr
+    after: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Dot:
     """A matrix product; operands as values and nodes."""
 
@@ -159,6 +170,7 @@ class KernelModel:
     thin_shapes: dict[ast.expr, str] = dataclasses.field(default_factory=dict)
     expands: dict[ast.AST, Expand] = dataclasses.field(default_factory=dict)
     square_roots: list[SquareRoot] = dataclasses.field(default_factory=list)
+    conversions: list[Conversion] = dataclasses.field(default_factory=list)
     dots: list[Dot] = dataclasses.field(default_factory=list)
     loops: list[Loop] = dataclasses.field(default_factory=list)
     calls: list[tuple[ast.AST, str]] = dataclasses.field(default_factory=list)
