@@ -619,13 +619,14 @@ class _Group:
         """The name of the layout of a call's operand; "" and a diagnosis if there is none."""
         assert self.model is not None and isinstance(node, ast.Call)
         text = ast.unparse(node)[:60]
-        operand = node.func.value if support.method else node.args[0]  # type: ignore[attr-defined]
+        listed = next((k.value for k in node.keywords if k.arg == "args"), None)
+        operand = listed.elts[0] if listed is not None else node.func.value if support.method else node.args[0]  # type: ignore[attr-defined]
         value = self.model.values.get(operand)
         place: ast.AST | None = node
         while place is not None and place is not self.model.kernel:
             place = self.resolver.parents.get(place)
         name = layouts.names.get(value.tile.find(), "") if layouts and isinstance(value, Array) else ""
-        given = len(node.args) + support.method > 1 or any(k.arg == "axis" for k in node.keywords)
+        given = len(node.args) + support.method > 1 or any(k.arg in ("axis", "args") for k in node.keywords)
         if place is None:
             self.block("B109", node, f"{text} in a helper function", "move it into the kernel")
         elif not name or node.lineno < layouts.before.lineno:  # type: ignore[union-attr]

@@ -54,8 +54,6 @@ class Kept:
 Fate = Support | Rewritten | Kept
 
 _NO_RESHAPE = "a register array cannot change its shape: each thread holds fixed elements of it"
-_ASM = Kept("the assembly counts on Triton's packing of elements into registers",
-            "write the operation with jnp functions")
 
 PRIMITIVES: dict[str, Fate] = {
     **{p: Support(f"_{p}") for p in (
@@ -79,7 +77,7 @@ PRIMITIVES: dict[str, Fate] = {
     "atomic_rmw": Rewritten("MG204", "becomes _atomic"),
     "atomic_cas": Rewritten("MG204", "becomes _atomic_element"),
     "debug_barrier": Kept("a barrier orders accesses that the port moves", "leave it out if the kernel is right without"),
-    "elementwise_inline_asm": _ASM,
+    "elementwise_inline_asm": Support("_inline_asm", layout=True),
     "transpose": Kept(_NO_RESHAPE, "load the transposed block, or transpose an operand of a product"),
     "split": Kept(_NO_RESHAPE, "load the parts"),
     "stack": Kept(_NO_RESHAPE, "store the parts one by one"),
@@ -137,6 +135,7 @@ FUNCTIONS: dict[str, str] = {
     "jax.scipy.special.entr": "_entr",
     "jax.scipy.special.logit": "_logit",
     f"{TRITON}.approx_tanh": "_approx_tanh",
+    f"{TRITON}.elementwise_inline_asm": "_inline_asm",
 }
 
 # These lower where all operands are integers.

@@ -296,6 +296,8 @@ class Calls:
         keywords = {k.arg: k.value for k in node.keywords if k.arg}
         if short == "arange":
             return self.arange(node, env)
+        if short == "elementwise_inline_asm":
+            return self.inline_asm(node, name, keywords, env)
         if short == "iota":
             size = self.eval(node.args[1], env) if len(node.args) > 1 else Unknown()
             dim = size.text if isinstance(size, Scalar) else ""
@@ -414,6 +416,19 @@ class Calls:
         if dtype is not None:
             self.model.conversions.append(Conversion(node, operand, value.dtype, dtype, text))
         return dataclasses.replace(value, kind=kind or value.kind, mask=None, dtype=text)
+
+    def inline_asm(self, node: ast.Call, name: str, keywords: dict[str, ast.expr], env: dict[str, Value]) -> Value:
+        """One array for each of ``result_shape_dtypes``, which have the shape of the arguments."""
+        args, results = keywords.get("args"), keywords.get("result_shape_dtypes")
+        if not all(isinstance(k, (ast.List, ast.Tuple)) and k.elts for k in (args, results)):
+            self.find("B120", node, f"{ast.unparse(node)[:60]}: its arguments or results are no literal list", "write args=[x, y]")
+            return Unknown("assembly")
+        operands = [(a, self.eval(a, env)) for a in args.elts]  # type: ignore[union-attr]
+        self.model.calls.append((node, name))
+        result = self.elementwise(node, operands)
+        if isinstance(result, Array):
+            result = dataclasses.replace(result, kind="", dtype="", run=None, mask=None)
+        return TupleValue((result,) * len(results.elts))  # type: ignore[union-attr]
 
     def dtype_text(self, node: ast.expr | None, default: str = "") -> str:
         """``Array.dtype`` for what an expression names; ``default`` where there is none."""
