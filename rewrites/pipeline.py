@@ -133,7 +133,9 @@ def kernel_head(node: cst.FunctionDef, plan: DotPlan, tile: str) -> list[str]:
 def epilogue(node: cst.FunctionDef, plan: DotPlan, depth: int) -> list[str]:
     """The user's statements after the products."""
     lines: list[str] = []
-    for s in body_statements(node)[plan.epilogue:]:
+    for i, s in enumerate(body_statements(node)):
+        if i < plan.epilogue or i in plan.left_out:
+            continue
         lines += _code(s, depth)
     while lines and not lines[0].strip():
         lines.pop(0)
@@ -178,6 +180,9 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
     for extent, whole in data.checks:
         add(1, f"if {extent} != {whole}:")
         add(2, f'raise ValueError(f"{extent} is {{{extent}}}, but the array ends at {{{whole}}}")')
+    for number in data.many:
+        add(1, f"if {number} <= 1:")
+        add(2, f'raise ValueError(f"{number} is {{{number}}}: the masks that compare with it need more than 1")')
     add(1, f"grid = ({grid})")
     add(1, f"tile = {tile_class}({data.tile[0]}, {data.tile[1]}, out_type{accumulators})")
     blocks = []

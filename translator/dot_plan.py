@@ -57,8 +57,9 @@ class DotPlan:
     loop_statement: the loop, or the first statement of the epilogue where there is none.
     body_function: position of the loop body's def, None for a lambda.
     body_statements: what the loads function keeps of the loop body.
-    epilogue: first statement after the loop.
+    epilogue: first statement after the loop. left_out: those after it that only the store's mask needs.
     bounds: (ref, dimension, bound) of the masks that the copy engine stands in for.
+    many: numbers that must be more than one, for masks that then hold everywhere.
     statics: parameters of the kernel that are no refs though they may be passed by position.
     tf32: float32 operands may be multiplied as TF32: the target can, and the source allows it.
     accumulate: the dtype of the accumulators, "float32" or "int32".
@@ -86,6 +87,8 @@ class DotPlan:
     body_name: str
     masked: bool
     bounds: tuple[tuple[str, int, str], ...] = ()
+    many: tuple[str, ...] = ()
+    left_out: frozenset[int] = frozenset()
     statics: frozenset[str] = frozenset()
     tf32: bool = False
     accumulate: str = "float32"
@@ -103,6 +106,7 @@ class LaunchData:
     grid: one expression per axis. tile: the output tile. blocks: (extents, array parameter) of
     each operand. bound: keyword arguments of the kernel. extra: further keywords of the launch.
     checks: (extent, extent of the array) that must agree when the launch is traced.
+    many: numbers that must be more than one then.
     """
 
     name: str
@@ -120,6 +124,7 @@ class LaunchData:
     plan: DotPlan
     extra: tuple[tuple[str, str], ...]
     checks: tuple[tuple[str, str], ...]
+    many: tuple[str, ...]
 
 
 def contracted_dimension(at: int, plan: DotPlan) -> int:

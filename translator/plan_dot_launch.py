@@ -67,6 +67,7 @@ def plan_launch(group, site: CallSite, call, plan: DotPlan, names) -> LaunchData
         plan=plan,
         extra=tuple(extra),
         checks=translate.checks(plan),
+        many=tuple(dict.fromkeys(translate(text, site.call) for text in plan.many)),
     )
 
 

@@ -169,6 +169,7 @@ class _Planner:
         self.replacements: dict[ast.AST, str] = {}
         self.transposes: set[ast.AST] = set()
         self.bounds: list[tuple[str, int, str]] = []
+        self.many: list[str] = []
         self.inline_loop = False
         self.accumulate = "float32"
         self.converted = False
@@ -245,6 +246,8 @@ class _Planner:
             body_name=self.loop.body.name if self.loop is not None and isinstance(self.loop.body, ast.FunctionDef) else "step",
             masked=self.masked or self.loop is None,
             bounds=tuple(dict.fromkeys(self.bounds)),
+            many=tuple(dict.fromkeys(self.many)),
+            left_out=self.mask_statements,
             statics=frozenset(self.group.sites[0].bound),
             tf32=self.group.target == "sm90" and self.accumulate == "float32" and all(need_of(d, self.resolver) == "tf32" for d in model.dots),
             accumulate=self.accumulate,
@@ -321,7 +324,7 @@ class _Planner:
         for out, init, result, name in zip(targets, inits, results, carried):
             if not self._zeros(init):
                 raise Unplanned(init, "an accumulator that does not start at zero")
-            dot = self._added_dot(result, name) if self._only_added_to(name, result, len(targets)) else None
+            dot = self._added_dot(result, name) if self._only_added_to(name, result) else None
             if dot is None:
                 raise Unplanned(result, "a carry that is not the accumulator plus one product")
             names[dot.node] = out.id  # type: ignore[union-attr]
@@ -347,7 +350,12 @@ class _Planner:
         results = list(value.elts) if isinstance(value, (ast.Tuple, ast.List)) else [value]
         carry = body.args.args[1].arg
         if count == 1:
-            return results, [carry]
+            renamed = [
+                s.targets[0].id for s in body.body  # type: ignore[attr-defined]
+                if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and isinstance(s.value, ast.Name) and s.value.id == carry
+            ]
+            uses = [n for n in walk(body) if isinstance(n, ast.Name) and n.id == carry]
+            return results, renamed if len(renamed) == len(uses) == 1 else [carry]
         for s in body.body:
             if isinstance(s, ast.Assign) and isinstance(s.value, ast.Name) and s.value.id == carry:
                 target = s.targets[0]
@@ -368,13 +376,14 @@ class _Planner:
             return found[0] if len(found) == 1 else None
         return self._sum_dot(result, name, by_node)
 
-    def _only_added_to(self, name: str, result: ast.expr, carried: int) -> bool:
+    def _only_added_to(self, name: str, result: ast.expr) -> bool:
         """Whether the loop body uses an accumulator in its sum and nowhere else."""
         uses = [n for n in walk(self.loop.body) if isinstance(n, ast.Name) and n.id == name]  # type: ignore[union-attr]
         stores = [n for n in uses if isinstance(n.ctx, ast.Store)]
         updated = isinstance(result, ast.Name) and result.id == name  # acc += product; return acc
         augmented = any(isinstance(self.resolver.parents[n], ast.AugAssign) for n in stores)
-        return len(stores) == (carried > 1) + updated and len(uses) - len(stores) == 1 + (updated and not augmented)
+        made = name not in {a.arg for a in self.loop.body.args.args}  # type: ignore[union-attr]
+        return len(stores) == made + updated and len(uses) - len(stores) == 1 + (updated and not augmented)
 
     def _sum_dot(self, node: ast.expr, name: str, by_node: dict[ast.AST, Dot]) -> Dot | None:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -407,7 +416,16 @@ class _Planner:
             return "int32" if zero and whole else "float32" if zero else ""
         if self._is_int32(dtype):
             return "int32" if zero else ""
+        if zero and self._is_parameter(dtype):  # the matrix unit adds up in float32 whatever it says
+            return "float32"
         return "float32" if zero and (self.resolver.qualified(dtype) or "").endswith("float32") else ""
+
+    def _is_parameter(self, dtype: ast.expr) -> bool:
+        """Whether a dtype is one that the kernel is given: a static parameter, or that of a ref."""
+        if isinstance(dtype, ast.Attribute) and dtype.attr == "dtype" and isinstance(dtype.value, ast.Name):
+            return any(r.name == dtype.value.id for r in self.model.refs)
+        binding = self.resolver.binding(dtype) if isinstance(dtype, ast.Name) else None
+        return binding is not None and binding.kind == "parameter"
 
     # -- operands ---------------------------------------------------------------------------
 
@@ -530,6 +548,9 @@ class _Planner:
         if not isinstance(value, Array) or value.mask is None:
             raise Unplanned(access.mask or access.node, "a mask that is not a test against the ends of the array")
         for term in value.mask:
+            if term.many:
+                self.many.append(shape_of(term.many, self.kernel))
+                continue
             start, dim = starts[len(starts) - 1 - term.axis_from_end]
             if not term.bound or not term.start or term.start != start:
                 raise Unplanned(access.mask or access.node, "a mask on other indices than those of the load")
@@ -646,7 +667,7 @@ class _Planner:
         return names
 
     def _epilogue_names(self, epilogue: int) -> set[str]:
-        dropped = set(walk(self.store.mask)) if self.store.mask is not None else set()
+        dropped = set(self.mask_nodes)
         names = names_in(self.store_window)
         if self.store_window:
             dropped |= set(walk(_target(self.store)))
@@ -657,7 +678,7 @@ class _Planner:
     def _check_thin(self, compute_statements: tuple[int, ...], epilogue: int) -> None:
         """Thin arrays may only occur in what the emitted functions leave out."""
         kept = [self.statements[i] for i in compute_statements] + list(self.statements[epilogue:])
-        dropped = set(walk(self.store.mask)) if self.store.mask is not None else set()
+        dropped = set(self.mask_nodes)
         dropped |= set(walk(_target(self.store)))
         nodes = {n for s in kept for n in walk(s)} - dropped
         for node in (*self.model.strips, *(e.node for e in self.model.expands.values())):
@@ -718,12 +739,29 @@ class _Planner:
         if self.store.mask is not None:
             self._take_bounds(self.store, starts)
         indexes = {n for a in (self.store, *self.loads) for n in walk(_target(a))}
-        if self.store.mask is not None:
-            indexes |= set(walk(self.store.mask))
+        self.mask_nodes, self.mask_statements = self._only_for_mask(epilogue)
+        indexes |= self.mask_nodes
         iotas = [n for s in self.statements[epilogue:] for n in walk(s)
                  if isinstance(n, ast.Call) and (self.resolver.qualified(n.func) or "").endswith(("arange", "iota")) and n not in indexes]
         if iotas:
             raise Unplanned(iotas[0], "index vectors in the epilogue of a matrix product")
+
+    def _only_for_mask(self, epilogue: int) -> tuple[set[ast.AST], frozenset[int]]:
+        """What the store's mask alone needs, which the copy engine stands in for: nodes, and positions of statements."""
+        nodes = set(walk(self.store.mask)) if self.store.mask is not None else set()
+        loads = {a.node for a in self.model.accesses}
+        found: set[int] = set()
+        positions = range(epilogue, len(self.statements)) if nodes else range(0)
+        for i in reversed(positions):
+            s = self.statements[i]
+            if not isinstance(s, ast.Assign) or not all(isinstance(t, ast.Name) for t in s.targets):
+                continue
+            names = {t.id for t in s.targets}  # type: ignore[attr-defined]
+            uses = [n for n in walk(self.kernel) if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)]
+            if uses and all(n in nodes for n in uses) and not any(n in loads for n in walk(s)):
+                found.add(i)
+                nodes |= set(walk(s))
+        return nodes, frozenset(found)
 
     def emit_inner(self, add, modules) -> None:
         """The rewrites inside the epilogue; the assembled functions contain their results."""

@@ -205,12 +205,14 @@ class MaskTerm:
 
     divisors None: the conjunct can cut anywhere along that axis.
     start, bound: the ``expr`` of the first index and of the bound, "" for other conjuncts.
+    many: of ``flags < n``, which holds wherever n is more than one, n; "" for other conjuncts.
     """
 
     axis_from_end: int
     divisors: tuple[str, ...] | None
     start: str = ""
     bound: str = ""
+    many: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

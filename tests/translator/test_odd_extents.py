@@ -172,3 +172,50 @@ def run(x):
     return pl.pallas_call(kernel, out_shape=x, compiler_params=PARAMS)(x)
 """
     assert codes(source) & {"B105", "B107"}
+
+
+LEGACY_MATMUL = HEAD + """
+def kernel(a_ref, b_ref, o_ref, *, bm, bn, bk, dtype):
+    i, j = pl.program_id(0), pl.program_id(1)
+    m, n = a_ref.shape[0], b_ref.shape[1]
+    rows, columns = pl.ds(i * bm, bm), pl.ds(j * bn, bn)
+    row_mask = (i * bm + jnp.arange(bm) < m)[:, None]
+    column_mask = (j * bn + jnp.arange(bn) < n)[None, :]
+    places = jnp.arange(bk)
+
+    def body(t, carry):
+        total = carry
+        ks = pl.ds(t * bk, bk)
+        flags = FLAGS
+        a = plgpu.load(a_ref.at[rows, ks], mask=row_mask & (flags[None, :] < m), other=0.0)
+        b = plgpu.load(b_ref.at[ks, columns], mask=(flags[:, None] < n) & column_mask, other=0.0)
+        return jnp.dot(a, b) + total
+
+    o = lax.fori_loop(0, pl.cdiv(b_ref.shape[0], bk), body, jnp.zeros((bm, bn), dtype=DTYPE))
+    over = (i * bm + jnp.arange(bm) < o_ref.shape[0])[:, None]
+    inside = over & (j * bn + jnp.arange(bn) < o_ref.shape[1])[None, :]
+    plgpu.store(o_ref.at[rows, columns], o.astype(o_ref.dtype), mask=inside)
+
+
+def run(a, b):
+    m, n = a.shape[0], b.shape[1]
+    return pl.pallas_call(
+        functools.partial(kernel, bm=64, bn=64, bk=64, dtype=jnp.float32), grid=(pl.cdiv(m, 64), pl.cdiv(n, 64)),
+        out_shape=jax.ShapeDtypeStruct((m, n), jnp.float32), compiler_params=PARAMS,
+    )(a, b)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["dtype", "o_ref.dtype"])
+def test_product_with_a_renamed_carry_and_masks_in_statements_of_their_own(dtype):
+    source = LEGACY_MATMUL.replace("DTYPE", dtype).replace("FLAGS", "t * bk + places < places")
+    a, b = np.random.default_rng(1).standard_normal((2, 72 * 128))
+    a, b = a.reshape(72, 128).astype(jnp.bfloat16), b.reshape(128, 72).astype(jnp.bfloat16)
+    np.testing.assert_allclose(computes(source, a, b), a.astype(np.float32) @ b.astype(np.float32), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="need more than 1"):
+        lowers(source, jax.ShapeDtypeStruct((1, 128), jnp.bfloat16), jax.ShapeDtypeStruct((128, 64), jnp.bfloat16))
+
+
+@pytest.mark.parametrize("flags", ["places * places", "(t * bk + places < 64).astype(jnp.int32)"])
+def test_product_with_a_mask_on_other_numbers_than_flags_stays_on_triton(flags):
+    assert "B130" in codes(LEGACY_MATMUL.replace("DTYPE", "dtype").replace("FLAGS", flags))

@@ -158,6 +158,10 @@ class Operators:
             less = isinstance(node.ops[0], ast.Lt if values[0] is arrays[0] else ast.Gt)
             bound = scalars[0].expr if less else ""
             mask = (MaskTerm(arrays[0].axis_from_end, divisors, arrays[0].start, bound),)
+        elif len(arrays) == 1 and scalars and arrays[0].kind == "bool" and scalars[0].static and isinstance(
+            node.ops[0], ast.Lt if values[0] is arrays[0] else ast.Gt
+        ):
+            mask = (MaskTerm(arrays[0].axis_from_end, None, many=scalars[0].expr),)
         elif arrays and all(a.thin_axis is not None or a.rank == 1 for a in arrays):
             axes = {a.axis_from_end for a in arrays}
             if len(axes) == 1:
