@@ -32,7 +32,19 @@ def loads_lines(planner, name: str, parameters: list[str]) -> tuple[str, ...]:
     doc = ast.Expr(ast.Constant(f"Memory warpgroup: copies the operand tiles of {kernel.name} ahead of the products."))
     function = ast.FunctionDef(name, signature, [doc, *body], [], type_params=[])
     lines = _spaced(ast.unparse(ast.fix_missing_locations(function)).split("\n"))
-    return (*call_lines(f"def {name}", ast.unparse(signature).split(", "), ":"), *lines[1:])
+    wrapped = (w for line in lines[1:] for w in _wrapped(line))
+    return (*call_lines(f"def {name}", ast.unparse(signature).split(", "), ":"), *wrapped)
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line, or the lines of a call that is too long for one."""
+    if len(line) <= 100:
+        return [line]
+    call = ast.parse(line.strip()).body[0] if line.endswith(")") else None
+    if not isinstance(call, ast.Expr) or not isinstance(call.value, ast.Call):
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return list(call_lines(f"{indent}{ast.unparse(call.value.func)}", [ast.unparse(a) for a in (*call.value.args, *call.value.keywords)]))
 
 
 def _spaced(lines: list[str]) -> list[str]:
