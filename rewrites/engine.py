@@ -290,6 +290,7 @@ class _Editor:
         unit = self._unit_at(line.first)
         indent = self._indent_at(start)
         rows = [row for insertion in held for row in _reindented(insertion.lines, indent, unit)]
+        rows += [""] if any(insertion.apart for insertion in held) else []
         text = "".join(self.newline + row for row in [*rows, indent])
         self.edits.append(_Edit(len(self.text[:start].rstrip()), _BEFORE, start, text))
 

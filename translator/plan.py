@@ -398,7 +398,9 @@ class _Group:
                 continue  # plan_dots.py allows it for operands
             if problem := obstacle(name, self._kind(node)):
                 if replacement(name):
-                    self.block("B120", node, f"{ast.unparse(node)[:60]}: its rewrite does not take these arguments")
+                    where = "this form" if isinstance(node, ast.AugAssign) else "these arguments"
+                    advice = f"assign {ast.unparse(ast.BinOp(node.target, node.op, node.value))}" if isinstance(node, ast.AugAssign) else ""
+                    self.block("B120", node, f"{ast.unparse(node)[:60]}: its rewrite does not take {where}", advice)
                     continue
                 self.block("B120", node, f"{ast.unparse(node)[:60]}: Mosaic GPU has no rule for {problem}", problem.advice)
         for reduction in self.model.reductions:

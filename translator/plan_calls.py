@@ -412,7 +412,7 @@ def _crowded(site: CallSite, resolver: Resolver) -> list[Problem]:
     """A call before whose statement no function can be put."""
     statement = resolver.statement_of(site.call)
     parent = resolver.parents[statement]
-    one_line = isinstance(parent, ast.stmt) and parent.lineno == statement.lineno
+    one_line = isinstance(parent, ast.stmt) and not isinstance(parent, ast.FunctionDef) and parent.lineno == statement.lineno
     chained = isinstance(parent, ast.If) and isinstance(statement, ast.If) and statement.col_offset == parent.col_offset
     if one_line or chained:
         return [("C202", site.call, "no function can be put before this call", "call pallas_call in a statement of its own")]

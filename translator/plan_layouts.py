@@ -167,7 +167,7 @@ def _mask_note(access: Access) -> str:
 def _needs_layout(access: Access, model: KernelModel) -> bool:
     """Scalars stored into refs of unknown rank stay plain stores: they only work for rank 0."""
     if access.kind == "store" and access.value is not None:
-        return isinstance(model.values.get(access.value), Array) or access.dims is not None
+        return access.accumulates or isinstance(model.values.get(access.value), Array) or access.dims is not None
     return True
 
 

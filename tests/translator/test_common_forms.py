@@ -45,6 +45,17 @@ def kernel(x_ref, m_ref, o_ref):
         total += ref[...].astype(jnp.float32) * weight + i
     o_ref[...] = total
 """, lambda x, m: 2 * x + 3 * m + 1),
+    "inverted by a function": ("""
+def kernel(x_ref, m_ref, o_ref):
+    o_ref[...] = jnp.where(jnp.invert(m_ref[...]) & ~(x_ref[...] > 1), x_ref[...], 0)
+""", lambda x, m: np.where(~m & ~(x > 1), x, 0)),
+    "when as a call": ("""
+def kernel(x_ref, m_ref, o_ref):
+    i = pl.program_id(0)
+    def even(): o_ref[...] = x_ref[...] * 2
+    pl.when(i % 2 == 0)(even)
+    pl.when(i % 2 == 1)(lambda: plgpu.store(o_ref.at[...], -x_ref[...]))
+""", lambda x, m: x * np.array([[2], [-1], [2], [-1]], np.float32)),
     "branches of a switch that load": ("""
 def kernel(x_ref, m_ref, o_ref):
     def twice():
@@ -85,6 +96,32 @@ def kernel(x_ref,
 def test_form(form):
     kernel, expected = FORMS[form]
     np.testing.assert_allclose(computes(module(kernel), X, M), expected(X, M), rtol=1e-6)
+
+
+def test_augmented_stores_by_numbers():
+    source = HEAD + """
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+    o_ref[...] *= 3
+    o_ref[...] -= 1
+    o_ref[...] /= 2
+
+def run(x): return pl.pallas_call(kernel, out_shape=x, compiler_params=CP)(x)
+"""
+    np.testing.assert_allclose(computes(source, X[0]), (3 * X[0] - 1) / 2, rtol=1e-6)
+
+
+def test_call_on_one_line_gets_its_views_above():
+    text = ported(HEAD + """
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2
+
+def run(x): return pl.pallas_call(kernel, grid=(4,), in_specs=[S], out_specs=S, out_shape=x, compiler_params=CP)(x)
+""".replace("S", "pl.BlockSpec((64,), lambda i: (i,))", 2))
+    assert """
+def run(x):
+    def kernel_blocks(x_ref, o_ref):
+""" in text
 
 
 def test_body_of_one_line_goes_below_the_signature():
@@ -164,6 +201,17 @@ def kernel(x_ref, m_ref, o_ref):
 def test_what_keeps_a_call_is_said(head, value, code, reason):
     source = module(f"\n{head}\ndef kernel(x_ref, m_ref, o_ref):\n    o_ref[...] = {value}\n")
     assert any(d.code == code and reason in d.reason for d in plan(source).diagnostics)
+    assert plan(source).text == source
+
+
+@pytest.mark.parametrize("store, reason", [
+    ("o_ref[...] = y = x_ref[...]", "a store in a chained assignment"),
+    ("o_ref[...], y = x_ref[...], 1", "o_ref[...] is stored to among other targets"),
+    ("y = x_ref[...]\n    y **= 0.5\n    o_ref[...] = y", "its rewrite does not take this form"),
+])
+def test_assignments_that_stay(store, reason):
+    source = module(f"\ndef kernel(x_ref, m_ref, o_ref):\n    {store}\n")
+    assert any(reason in d.reason for d in plan(source).diagnostics)
     assert plan(source).text == source
 
 

@@ -66,7 +66,7 @@ REPLACED = sorted(
 )
 OVER_AXES = {"_argmax", "_argmin", "_cumsum", "_softmax", "_log_softmax", "_logsumexp", "_var", "_std",
              "_nansum", "_ptp", "_count_nonzero", "_norm"}
-INTEGERS = {"_population_count"}
+INTEGERS = {"_population_count", "_invert"}
 # Functions over an axis have tests of their own.
 ELEMENTWISE = [n for n in REPLACED if replacement(n) not in OVER_AXES | {"_divmod"}]
 VALUES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2, -2, 1e-8, -1e-8, 1e-4, 1.5, -1.5, 2.5, 3,

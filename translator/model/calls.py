@@ -79,6 +79,10 @@ class Calls:
         if isinstance(node.func, ast.Name) and node.func.id not in env:
             if self.resolver.scope_of(node).find(node.func.id) is None:
                 return self.builtin(node, node.func.id, env)
+        if self.call_name(node.func) == f"{PALLAS}.when" and len(node.args) == 1:  # pl.when(condition)(function)
+            branch = self.eval(node.args[0], env)
+            if isinstance(branch, FunctionValue):
+                return self.when(node.func.args[0], branch, node, env)  # type: ignore[attr-defined]
         if isinstance(node.func, ast.Attribute):
             base = self.eval(node.func.value, env)
             if isinstance(base, (Array, Scalar, RefValue)):

@@ -103,3 +103,9 @@ class ControlFlow:
         with self.guarded(node.args[0]):
             results = [self.call_function(f, operands, {}, node) for f in branches.items]  # type: ignore[arg-type]
         return functools.reduce(self.join, results)
+
+    def when(self, condition: ast.expr, branch: FunctionValue, node: ast.AST, env: dict[str, Value]) -> Value:
+        """``pl.when(condition)(branch)``, also as a decorator."""
+        self.eval(condition, env)
+        with self.guarded(condition):
+            return self.call_function(branch, [], {}, node)

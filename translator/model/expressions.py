@@ -200,7 +200,7 @@ class Expressions:
             item = self.eval(node.slice, env)
             if isinstance(item, Scalar) and item.text.isdigit():
                 return self.further_ref(int(item.text), ast.unparse(node))
-        elif isinstance(base, Unknown) and not isinstance(node.value, ast.Call) and base.why != _IN_DICTIONARY and self.indexes_ref(node.slice, env):
+        elif isinstance(base, Unknown) and not isinstance(node.value, ast.Call) and not base.why.startswith("either") and base.why != _IN_DICTIONARY and self.indexes_ref(node.slice, env):
             self.find("B104", node, f"{ast.unparse(node.value)[:60]} may be a ref or an array, and where it comes from was not followed",
                       "keep refs and arrays in variables or tuples")
         return Unknown("subscript")

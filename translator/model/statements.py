@@ -50,6 +50,8 @@ class Statements:
             case ast.Expr(value):
                 self.eval(value, env)
             case ast.Assign(targets, value):
+                if len(targets) > 1 and any(isinstance(t, ast.Subscript) for t in targets):
+                    self.find("B101", node, "a store in a chained assignment", "store in a statement of its own")
                 result = self.eval(value, env)
                 for target in targets:
                     self.assign(target, result, node, value, env)
@@ -172,9 +174,7 @@ class Statements:
         for decorator in reversed(node.decorator_list):
             name = self.call_name(decorator)
             if name == f"{PALLAS}.when":
-                self.eval(decorator.args[0], env)  # type: ignore[attr-defined]
-                with self.guarded(decorator.args[0]):  # type: ignore[attr-defined]
-                    self.call_function(function, [], {}, node)
+                self.when(decorator.args[0], function, node, env)  # type: ignore[attr-defined]
             elif name == f"{PALLAS}.loop":
                 self.pallas_loop(decorator, function, env)  # type: ignore[arg-type]
             else:
@@ -259,6 +259,8 @@ class Statements:
             self.bind_pattern(target.value, Unknown("starred"), env)
             return
         if not isinstance(target, (ast.Tuple, ast.List)):
+            if isinstance(target, ast.Subscript):
+                self.find("B101", target, f"{ast.unparse(target)} is stored to among other targets", "store in a statement of its own")
             return
         elements = target.elts
         starred = any(isinstance(e, ast.Starred) for e in elements)
