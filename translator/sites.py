@@ -76,7 +76,18 @@ def find_sites(resolver: Resolver) -> list[CallSite]:
             and resolver.qualified(node.args[0]) == PALLAS_CALL
         ):
             sites.append(_read_site(node, node.args[1:], resolver))
+        elif wrapper := _wrapper(node, resolver):
+            site = _read_site(node, node.args, resolver)
+            what = f"{wrapper} stands between this call and JAX's pallas_call, in another module"
+            sites.append(dataclasses.replace(site, unresolved=((what, node), *site.unresolved)))
     return sorted(sites, key=lambda s: (s.call.lineno, s.call.col_offset))
+
+
+def _wrapper(node: ast.Call, resolver: Resolver) -> str:
+    """The name of a ``pallas_call`` of another module that a file for the Triton backend calls, else ""."""
+    name = resolver.qualified(node.func) or ""
+    for_triton = any(target.startswith(TRITON) for _, _, target in resolver.imports())
+    return name if for_triton and name.endswith(".pallas_call") and not name.startswith("jax.") else ""
 
 
 def _read_site(call: ast.Call, args: list[ast.expr], resolver: Resolver) -> CallSite:

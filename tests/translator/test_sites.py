@@ -303,3 +303,31 @@ def test_functions_of_other_modules_are_no_kernels():
 @pytest.mark.parametrize("parameters", ["x_ref, o_ref, n=8", "*refs"])
 def test_unclear_which_parameter_a_wrapper_binds(parameters):
     assert site(f"def k({parameters}): pass\npl.pallas_call(lambda *r: k(*r, 8), s)(x)").kernel is None
+
+
+WRAPPED = '''
+from jax.experimental.pallas import triton as plgpu
+from mylib import block
+
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+
+def run(x):
+    return block.pallas_call(kernel, out_shape=x, grid=(1,))(x)
+'''
+
+
+def test_a_wrapper_of_another_module_is_a_call_that_stays():
+    from pallas_port.translator.driver import port
+    from pallas_port.translator.result import Options
+    from pallas_port.translator.source import Source
+
+    result = port(Source("kernel.py", WRAPPED), "sm90", Options())
+    (site,) = result.sites
+    assert site.status == "kept" and not result.changed
+    assert [d.code for d in site.diagnostics if d.blocks] == ["C202"]
+    assert "mylib.block.pallas_call stands between" in site.diagnostics[0].reason
+
+
+def test_a_wrapper_in_a_file_for_another_backend_is_none():
+    assert not find_sites(Resolver(ast.parse(WRAPPED.replace("pallas import triton", "pallas import tpu"))))
