@@ -10,6 +10,11 @@ subnormal numbers) come out as jnp has them; `golden/results/accuracy-*.json` ha
 to the lowest index and nan wins, as in NumPy. `cumsum` along an axis becomes shuffles within warps, and
 shared memory between them; it needs the layout of its operand, so it must stand in the kernel itself.
 
+`//` and `%` become support functions where an operand may be a float. They are exact, as jnp's are; the Triton
+backend subtracts a rounded multiple, which is wrong for large quotients.
+
+`elementwise_inline_asm` becomes `_inline_asm`, which packs elements into words as Triton does.
+
 Mosaic GPU computes nothing on 8-bit integers. Where the source names int8 or uint8, or a recording shows them,
 `x + y` becomes `_in_int32(jnp.add)(x, y)`, which casts the result back, so that it wraps around as before.
 `astype(bool)` and conversions of 8-bit floats become `_convert`.

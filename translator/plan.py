@@ -411,7 +411,8 @@ class _Group:
                     self.block("B112", reduction.node, f"{text}: over a whole tile", "give one literal axis")
                 continue
             if self._support_of(reduction.node, reduction.function) is None:
-                self.block("B120", reduction.node, f"{text}: Mosaic GPU has no rule for this reduction")
+                problem = obstacle(reduction.function) or "this reduction"
+                self.block("B120", reduction.node, f"{text}: Mosaic GPU has no rule for {problem}")
             elif reduction.axis is None and reduction.rank != 1:
                 self.block("B112", reduction.node, f"{text}: over a whole tile", "give one literal axis")
 

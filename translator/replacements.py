@@ -16,6 +16,7 @@ import dataclasses
 
 from .names import TRITON
 from .primitives import primitives_of, unsupported_of, wrappers_of
+from .rule_tables import load_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,4 +204,7 @@ def obstacle(name: str, kind: str = "") -> Obstacle | None:
     if not missing:
         return None
     kept = next((f for p in missing if isinstance(f := PRIMITIVES.get(p), Kept)), None)
-    return Obstacle(missing, kept.reason, kept.advice) if kept else Obstacle(missing)
+    if kept:
+        return Obstacle(missing, kept.reason, kept.advice)
+    nowhere = not all(map(load_tables().triton_supports, missing))
+    return Obstacle(missing, "the Triton backend has none either" if nowhere else "")

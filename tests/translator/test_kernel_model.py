@@ -206,7 +206,7 @@ def test_reduction(expression, axis, keepdims):
 
 @pytest.mark.parametrize("expression", [
     "jnp.sum(x, axis=axes)", "jnp.sum(x, axis=n)", "jnp.max(x, axis=1, initial=x)",
-    "jnp.sum(x, axis=1, keepdims=flag)", "jnp.sum(x, 1, None)", "jnp.linalg.norm(x, 2, 1)",
+    "jnp.sum(x, axis=1, keepdims=flag)", "jnp.sum(x, 1, None)", "jnp.linalg.norm(x, 2, 1)", "lax.reduce_sum(x, (0, 1))", "lax.reduce(x, 0.0, lax.add, (1,))",
 ])
 def test_reduction_that_is_not_followed(expression):
     assert codes(model_of(f"{TILE}y = {expression}\no_ref[pl.ds(0, 4)] = jnp.zeros(4)")) == ["B112"]

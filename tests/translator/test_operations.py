@@ -7,6 +7,7 @@ pytest.importorskip("jax")
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from jax import lax  # noqa: E402
 
 from pallas_port.translator.driver import port  # noqa: E402
 from pallas_port.translator.record import record_example  # noqa: E402
@@ -57,7 +58,7 @@ def values(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 def expected(expression: str, *arrays: np.ndarray) -> np.ndarray:
-    return eval(expression, {"jnp": jnp}, dict(zip("xyz", map(jnp.asarray, arrays))))
+    return eval(expression, {"jnp": jnp, "lax": lax}, dict(zip("xyz", map(jnp.asarray, arrays))))
 
 
 MIXED = [
@@ -133,7 +134,7 @@ def test_integers_are_not_taken_for_floats():
 ALONG_ROWS = [
     "jnp.sum(x, axis=1, where=x > 0)", "jnp.max(x, axis=1, where=x < 1, initial=-jnp.inf)", "jnp.mean(x, axis=1, where=x < 1)",
     "jnp.nansum(x, axis=1)", "jnp.linalg.norm(x, axis=1)", "jnp.count_nonzero(x, axis=1)", "jnp.sum(x, axis=(1,))",
-    "jnp.max(x, axis=1, initial=0.5)",
+    "jnp.max(x, axis=1, initial=0.5)", "lax.reduce_max(x, (1,))", "lax.reduce_sum(x, axes=[1])",
 ]
 ALONG_COLUMNS = ["jnp.ptp(x, axis=0)", "jnp.sum(x, axis=0, initial=2.0)", "jnp.min(x, axis=0, where=x > 0, initial=9.0)"]
 

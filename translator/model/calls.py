@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..dtypes import dtype_name
 from ..names import FOR_LOOP, PALLAS, TRITON, FunctionNode
-from ..replacements import DERIVATIVES, FUNCTIONS, JIT, PLAIN_REDUCTIONS, UNWRAPPED, obstacle, replacement
+from ..replacements import DERIVATIVES, FUNCTIONS, JIT, PLAIN_REDUCTIONS, PRIMITIVES, UNWRAPPED, Kept, obstacle, replacement
 from ..values import (
     UNKNOWN_FACTOR,
     Array,
@@ -35,6 +35,7 @@ from .text import tuple_text, wrap
 
 _REDUCTIONS = {"sum", "max", "min", "mean", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "var", "std", "logsumexp",
                "nansum", "ptp", "count_nonzero", "norm"}
+_LAX_REDUCTIONS = {f"jax.lax.reduce_{name}" for name in ("sum", "max", "min")}
 _SOFTMAX = {"jax.nn.softmax", "jax.nn.log_softmax", "jax.scipy.special.softmax", "jax.scipy.special.log_softmax"}
 _CREATION = {"zeros", "ones", "full", "empty"}
 _LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}
@@ -335,6 +336,12 @@ class Calls:
         if name in ("jax.lax.argmax", "jax.lax.argmin"):
             keywords.pop("index_dtype", None)  # the Triton backend takes int32 only
             return self.reduction(node, name, node.args[0], self.eval(node.args[0], env), node.args[1:2], keywords, env)
+        if name in _LAX_REDUCTIONS and node.args:
+            axes = node.args[1:] or [k.value for k in node.keywords if k.arg == "axes"]
+            return self.reduction(node, name, node.args[0], self.eval(node.args[0], env), axes, {}, env)
+        if name == "jax.lax.reduce":
+            self.find("B112", node, f"{ast.unparse(node)[:60]}: a reduction by a function", "write jnp.sum, jnp.max or jnp.min")
+            return Unknown("reduction")
         if short in _REDUCTIONS and name.startswith(("jax.numpy", "jax.nn", "jax.scipy")) and node.args:
             return self.reduction(node, name, node.args[0], self.eval(node.args[0], env), node.args[1:], keywords, env)
         if name in _SOFTMAX and node.args:
@@ -395,7 +402,10 @@ class Calls:
                     return self.transpose(node, value)
                 if value.thin_axis is not None and _flattens(short, node.args[1:]) and not node.keywords:
                     return self.squeezed(node, value)
-            self.find("B105", node, f"{short} of register arrays")
+            self.model.calls = [c for c in self.model.calls if c[0] is not node]  # diagnosed once
+            fate = PRIMITIVES.get({"swapaxes": "transpose", "concatenate": "stack"}.get(short, short))
+            why, advice = (f": {fate.reason}", fate.advice) if isinstance(fate, Kept) else ("", "")
+            self.find("B105", node, f"{short} of register arrays{why}", advice)
             return Unknown(short)
         result = self.elementwise(node, operands, condition)
         if isinstance(result, Array):
@@ -483,7 +493,7 @@ class Calls:
         self, node: ast.Call, function: str, operand: ast.expr, value: Value,
         positional: list[ast.expr], keywords: dict[str, ast.expr], env: dict[str, Value],
     ) -> Value:
-        operation = function.rpartition(".")[2]
+        operation = function.rpartition(".")[2].removeprefix("reduce_")
         axis_node = positional[0] if positional else keywords.get("axis")
         keep = keywords.get("keepdims")
         keepdims = isinstance(keep, ast.Constant) and keep.value is True
@@ -504,7 +514,7 @@ class Calls:
             if isinstance(axis_value, TupleValue) and len(axis_value.items) == 1:
                 axis_value = axis_value.items[0]
             whole = isinstance(axis_value, TupleValue) and value.rank == len(axis_value.items) == 2
-            if whole and operation in PLAIN_REDUCTIONS and sorted(map(_axis_text, axis_value.items)) in (["0", "1"], ["-1", "-2"]):
+            if whole and operation in PLAIN_REDUCTIONS and function not in _LAX_REDUCTIONS and sorted(map(_axis_text, axis_value.items)) in (["0", "1"], ["-1", "-2"]):
                 axis_value = None
             if axis_value is not None and not (isinstance(axis_value, Scalar) and axis_value.text.lstrip("-").isdigit()):
                 self.find("B112", node, f"a reduction over axis {ast.unparse(axis_node)}", "give one literal axis")
