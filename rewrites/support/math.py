@@ -38,14 +38,15 @@ def _in_float32(function):
 
 
 def _in_int32(function):
-  """Computes on 8-bit integers in int32 and casts to the dtype that `function` gives for them."""
+  """Computes on int8 in int32, on uint8 in uint32, and casts to the dtype that `function` gives for them."""
 
   def wrapped(*xs, **options):
-    narrow = [getattr(x, "dtype", None) in (jnp.int8, jnp.uint8) for x in xs]
-    if not any(narrow):
+    wider = {jnp.dtype(jnp.int8): jnp.int32, jnp.dtype(jnp.uint8): jnp.uint32}
+    wide = [wider.get(getattr(x, "dtype", None)) for x in xs]
+    if not any(wide):
       return function(*xs, **options)
     dtype = jax.eval_shape(functools.partial(function, **options), *xs).dtype
-    y = function(*[x.astype(jnp.int32) if n else x for x, n in zip(xs, narrow)], **options)
+    y = function(*[x.astype(w) if w else x for x, w in zip(xs, wide)], **options)
     if dtype != jnp.bool_:
       y = lax.optimization_barrier(y)  # MLIR folds the cast of a max back into a max of 8-bit integers
     return y.astype(dtype)
