@@ -59,6 +59,7 @@ class Rule:
     code, name, title: how reports and pages call it.
     nodes: for each kind of action, the LibCST node types that it may rewrite.
     inserts: the kinds of actions that put lines beside the statement at their span.
+    removes: those of ``nodes`` that remove a function with what separates it from the next statement.
     """
 
     code: ClassVar[str]
@@ -66,6 +67,7 @@ class Rule:
     title: ClassVar[str]
     nodes: ClassVar[dict[type[Action], tuple[type[cst.CSTNode], ...]]] = {}
     inserts: ClassVar[tuple[type[Action], ...]] = ()
+    removes: ClassVar[tuple[type[Action], ...]] = ()
     EXAMPLES: ClassVar[tuple[Example, ...]] = ()
 
     def __init__(self, modules: Modules) -> None:
@@ -202,6 +204,11 @@ class _Editor:
                 raise RuntimeError(f"no node for {action}")
             start = self._offset(_first_line(statement), span.column)
             last = self._last_of_block(statement)
+            if type(action) in rule.removes:  # up to the statement below
+                while last < len(self.lines) and not self.lines[last].strip():
+                    last += 1
+                if last < len(self.lines) and self.lines[last].startswith(self._indent_at(start)):
+                    return _Place(start, self.offsets[last] + span.column, "function", self._indent_at(start))
             return _Place(start, self.offsets[last - 1] + len(self.lines[last - 1].removesuffix("\r")), "function", self._indent_at(start))
         start, end = self._offset(*span[:2]), self._offset(*span[2:])
         if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return)) and span_of(statement, self.lines) == span:

@@ -22,6 +22,7 @@ class RemoveUnused(Rule):
     name = "remove-unused"
     title = "Specs and parameters that nothing uses any more are removed"
     nodes = {actions.RemoveStatement: (cst.SimpleStatementLine,), actions.RemoveFunction: (cst.FunctionDef,)}
+    removes = (actions.RemoveFunction,)
     EXAMPLES = (
         Example(before=BlockViews.EXAMPLES[0].before, after='''
 def run(x, s):

@@ -387,6 +387,8 @@ class _Group:
     def _diagnose_primitives(self) -> None:
         assert self.model is not None
         products = {d.node for d in self.model.dots}
+        for pages in self.model.pages if not products else ():
+            self.block("B105", pages.node, "reshape of a register array")
         for helper in self.model.product_helpers:  # each call becomes the product, and the function goes
             for name in self.resolver.named(helper.name):
                 if self.resolver.value(name) is helper and self.resolver.parents[name] not in products:

@@ -165,9 +165,10 @@ class _ToCaller(ast.NodeTransformer):
             at = self.t.refs.index(base.value.id)
             site = self.t.site
             specs = [*(site.in_specs or ()), *(site.out_specs or ())]
-            if at < len(specs) and specs[at].block_shape is not None and isinstance(node.slice, ast.Constant):
+            dim = ast.unparse(node.slice)
+            if at < len(specs) and specs[at].block_shape is not None and dim.removeprefix("-").isdigit():
                 kept = [b for b in specs[at].block_shape if b is not None]
-                return kept[node.slice.value]
+                return kept[int(dim)]
             if at < self.t.inputs:
                 return ast.parse(f"{self.t.arrays[at]}.shape[{ast.unparse(node.slice)}]", mode="eval").body
             return ast.parse(f"out_type.shape[{ast.unparse(node.slice)}]", mode="eval").body

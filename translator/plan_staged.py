@@ -92,6 +92,9 @@ class StagedPlanner:
 
         if any(call.sequence is not None for call in self.group.calls):
             raise Unplanned(self.kernel, "matrix products in programs that revisit their results")
+        for pages in self.model.pages:
+            if pages.result.dims is None:
+                raise Unplanned(pages.node, "pages put together to a tile of unknown shape")
         for node in self.model.repeats:
             raise Unplanned(node, "one index vector for rows and columns beside matrix products", "use two jnp.arange")
         self.fresh = FreshNames.within(self.kernel)
@@ -101,6 +104,9 @@ class StagedPlanner:
         self.flags = {
             d.node: Transposed(transposed_by_call(d, "trans_a"), transposed_by_call(d, "trans_b")) for d in self.model.dots
         }
+        self.pages = {p.load: p for p in self.model.pages}
+        self.tables = self._tables()
+        self.casts: dict[ast.Assign, Access] = {}
         self._refuse()
         self.axes = TileAxes(self.model, self.flags)
         self._divide()
@@ -194,9 +200,11 @@ class StagedPlanner:
         self.staged: dict[Access, StagedLoad] = {}
         by_place: dict[tuple[Loop | None, int], list[StagedLoad]] = {}
         for access in self.model.accesses:
-            if access.kind != "load" or access.tile is None or len(access.dims or ()) not in (1, 2):
+            pages = self.pages.get(access.node)  # type: ignore[arg-type]
+            rank = len(access.dims or ()) - (pages is not None)
+            if access.kind != "load" or access.tile is None or rank not in (1, 2) or access in self.tables:
                 continue
-            uses = self._uses(access) if len(access.dims or ()) == 2 else None
+            uses = self._uses(access) if rank == 2 else None
             if uses is not None and self._stays_in_registers(access):
                 continue
             if uses is not None:
@@ -212,9 +220,9 @@ class StagedPlanner:
             earlier = sum(other.node.lineno < access.node.lineno for other in self.model.loops) if loop is None else 0  # type: ignore[attr-defined]
             by_place.setdefault((loop, earlier), []).append(load)
         stored = {a.ref for a in self.model.accesses if a.kind != "load"}
-        for load in self.staged.values():
-            if load.access.ref in stored:
-                raise Unplanned(load.access.node, f"{load.access.ref.name} is read by products and stored to")
+        for access in (*self.staged, *self.tables):
+            if access.ref in stored:
+                raise Unplanned(access.node, f"{access.ref.name} is read by products and stored to")
         self.rings: list[Ring] = []
         for (loop, _), loads in by_place.items():
             ordered = tuple(sorted(loads, key=lambda x: (x.access.node.lineno, x.access.node.col_offset)))  # type: ignore[attr-defined]
@@ -259,28 +267,76 @@ class StagedPlanner:
 
     def _uses(self, access: Access) -> tuple[str, ast.stmt, bool] | None:
         """(name, statement, alone) of a load that only products read; None for other loads."""
-        statement = self.resolver.statement_of(access.node)
+        node = self.node_of(access)
+        statement = self.resolver.statement_of(node)
         operands = {operand_root(n, self.resolver) for d in self.model.dots for n in (d.left, d.right)}
-        if access.node in operands:
+        if node in operands:
             return access.ref.name.removesuffix("_ref") or "tile", statement, False
-        if not (isinstance(statement, ast.Assign) and statement.value is access.node and len(statement.targets) == 1):
+        if not (isinstance(statement, ast.Assign) and statement.value is node and len(statement.targets) == 1):
             return None
         target = statement.targets[0]
         if not isinstance(target, ast.Name):
             return None
-        if len(self.resolver.scope_of(target).bindings.get(target.id, ())) != 1:
+        casts = self._casts_of(target)
+        if len(self.resolver.scope_of(target).bindings.get(target.id, ())) != 1 + len(casts):
             return None
-        readers = [
-            n for n in self.resolver.parents
-            if isinstance(n, ast.Name) and n.id == target.id and isinstance(n.ctx, ast.Load)
-            and self.resolver.value(n) is access.node
-        ]
+        readers = [n for n in self.resolver.named(target.id) if isinstance(n.ctx, ast.Load) and self._reads(n, target, bool(casts))]
         for name in readers:
             parent = self.resolver.parents[name]
             if name in operands or isinstance(parent, ast.Attribute) and parent.attr in ("dtype", "shape", "ndim"):
                 continue
+            if any(self.resolver.is_inside(name, cast.value.func) for cast in casts):  # type: ignore[attr-defined]
+                continue
             return None
+        if readers:
+            self.casts |= dict.fromkeys(casts, access)
         return (target.id, statement, True) if readers else None
+
+    def node_of(self, access: Access) -> ast.AST:
+        """What stands for a loaded tile in the kernel."""
+        pages = self.pages.get(access.node)  # type: ignore[arg-type]
+        return pages.node if pages is not None else access.node
+
+    def _casts_of(self, target: ast.Name) -> list[ast.Assign]:
+        """The assignments ``tile = tile.astype(dtype)`` of a name that holds a loaded tile."""
+        scope = self.resolver.scope_of(target)
+        found = []
+        for name in self.resolver.named(target.id):
+            statement = self.resolver.parents[name]
+            if name is target or not isinstance(statement, ast.Assign) or self.resolver.scope_of(name) is not scope:
+                continue
+            value = statement.value
+            if (
+                statement.targets == [name] and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+                and value.func.attr == "astype" and isinstance(value.func.value, ast.Name) and value.func.value.id == target.id
+                and name.lineno > target.lineno
+            ):
+                found.append(statement)
+        return found
+
+    def _reads(self, name: ast.Name, target: ast.Name, several: bool) -> bool:
+        """Whether a name means what ``target`` was assigned; ``several``: or what was made of that."""
+        if not several:
+            return self.resolver.value(name) is self.resolver.parents[target].value  # type: ignore[attr-defined]
+        found = self.resolver.scope_of(name).find(name.id)
+        return found is not None and found[0] is self.resolver.scope_of(target)
+
+    def _tables(self) -> dict[Access, ast.stmt]:
+        """The vectors of page numbers that nothing but loads of pages reads, with their statements."""
+        found: dict[Access, ast.stmt] = {}
+        names = {p.table for p in self.pages.values()}
+        for pages in self.pages.values():
+            node = self.resolver.value(pages.table)
+            access = next((a for a in self.model.accesses if a.node is node and a.kind == "load"), None)
+            statement = self.resolver.statement_of(node)
+            readers = [n for n in self.resolver.named(pages.table.id) if isinstance(n.ctx, ast.Load) and self.resolver.value(n) is node]
+            simple = isinstance(statement, ast.Assign) and statement.value is node and isinstance(node, ast.Subscript)
+            if access is None or not simple or not set(readers) <= names or len(access.dims or ()) != 1 or access.mask is not None:
+                raise Unplanned(pages.node, "pages named by something else than a vector that is loaded for that alone")
+            if [ix.kind for ix in access.view or ()] not in ([], ["slice"], ["full"]):
+                raise Unplanned(node, "a table of pages that is not loaded as one slice")
+            found[access] = statement
+        return found
 
     def _staged_read(self, access: Access) -> tuple[Loop, StagedLoad] | None:
         """A load that a loop of products computes with, where its copy can run ahead as well."""
@@ -388,6 +444,11 @@ class StagedPlanner:
         name, statement, alone = uses
         if not alone:
             name = self.fresh.pick(f"{name}_tile")
+        pages = self.pages.get(access.node)  # type: ignore[arg-type]
+        if pages is not None:
+            kept = tuple(d for a, d in enumerate(pages.result.dims or ()) if pages.result.thin_axis in (None, a))
+            split = tuple(self.parts.get(axis, "") for axis in self.axes.of(pages.result))
+            return StagedLoad(access, name, (), kept, statement, alone, split, statement, pages=pages)
         view = access.view or ()
         ref = access.ref
         rank = len(ref.dims) if ref.dims is not None else len(view)
@@ -492,8 +553,11 @@ class StagedPlanner:
         for access, load in self.staged.items():
             if load.read:
                 continue  # in registers from there on
-            if root is access.node or isinstance(root, ast.Name) and self.resolver.value(root) is access.node:
+            if root is load.node or isinstance(root, ast.Name) and self.resolver.value(root) is load.node:
                 return load
+            if isinstance(root, ast.Name) and access in self.casts.values() and load.name == root.id:
+                if self.resolver.scope_of(root) is self.resolver.scope_of(load.statement):
+                    return load
         return None
 
     def is_transposed(self, node: ast.expr) -> bool:
@@ -510,7 +574,8 @@ class StagedPlanner:
                 continue
             inside = [d for d in self.dots if self.resolver.is_inside(d.dot.node, ring.loop.body)]
             straight = all(self.resolver.parents[self.resolver.statement_of(d.dot.node)] is ring.loop.body for d in inside)
-            if self.group.target != "sm90" or len(inside) != 2 or not straight:
+            returned = isinstance(self.resolver.statement_of(ring.loop.node), ast.Return)  # nothing runs behind it
+            if self.group.target != "sm90" or len(inside) != 2 or not straight or returned:
                 continue
             first, second = inside
             if not first.added and second.added and self._stage_of(second.dot.left) is None:

@@ -102,6 +102,9 @@ class _Slice:
                 kept.insert(0, self._body(s, owner, needed))
             elif isinstance(s, ast.If) and names_stored(s) & needed:
                 kept.insert(0, self._branch(s, needed))
+            elif names_stored(s) & needed and (table := self._table(s)) is not None:
+                needed |= names_loaded(table)
+                kept.insert(0, table)
             elif names_stored(s) & needed:
                 self._check(s)
                 needed |= names_loaded(s)
@@ -110,6 +113,18 @@ class _Slice:
 
     def _holds(self, statement: ast.stmt, node: ast.AST) -> bool:
         return not isinstance(statement, ast.FunctionDef) and any(n is node for n in walk(statement))
+
+    def _table(self, s: ast.stmt) -> ast.stmt | None:
+        """The numbers of pages, one by one; None if the statement loads no table."""
+        for access, statement in self.planner.tables.items():
+            if statement is s:
+                place = self.planner.rebuilt(access.node)
+                view = place.value if not access.view else ast.Subscript(ast.Attribute(place.value, "at", ast.Load()), place.slice, ast.Load())
+                count = access.dims[0] if access.dims else ""
+                if not count:
+                    raise Unplanned(s, "a table of pages of unknown length")
+                return ast.parse(f"{s.targets[0].id} = [{ast.unparse(view)}[i] for i in range({count})]").body[0]
+        return None
 
     def _refuse_results(self, statement: ast.stmt, needed: set[str]) -> None:
         """What loops of products carry exists only where they are computed."""
@@ -148,10 +163,8 @@ class _Slice:
 
     def _call(self, node: ast.expr, needed: set[str]) -> ast.expr:
         """The slice of a call of a function that is kept, or of the ``lax.cond`` around it."""
-        if not isinstance(node, ast.Call):
-            return ast.Constant(None)
         callee = next((f for f, calls in self.planner.once.items() if node in calls), None)
-        if callee is not None and self._is_kept(callee):
+        if isinstance(node, ast.Call) and callee is not None and self._is_kept(callee):
             parameters = self._parameters(callee)
             given = dict(zip([a.arg for a in callee.args.args], node.args)) | {k.arg: k.value for k in node.keywords}
             if not set(parameters) <= given.keys() or any(isinstance(a, ast.Starred) for a in node.args):
@@ -161,8 +174,9 @@ class _Slice:
                 needed |= names_loaded(given[name])
             self._once_function(callee, needed)  # its closure is read here, where it runs
             return ast.Call(ast.Name(callee.name, ast.Load()), [self.planner.rebuilt(given[p]) for p in parameters], [])
-        inner = [a.body for a in node.args[1:3] if isinstance(a, ast.Lambda)]
-        if self.planner.resolver.qualified(node.func) == COND and len(inner) == 2 and len(node.args) == 3:
+        is_cond = isinstance(node, ast.Call) and self.planner.resolver.qualified(node.func) == COND and len(node.args) == 3
+        inner = [a.body for a in node.args[1:] if isinstance(a, ast.Lambda)] if is_cond else []  # type: ignore[attr-defined]
+        if isinstance(node, ast.Call) and len(inner) == 2:
             self._check(node.args[0])
             needed |= names_loaded(node.args[0]) | names_loaded(node.func)
             branches = [_lambda(self._call(body, needed)) for body in inner]
@@ -260,4 +274,5 @@ def names_stored(s: ast.stmt) -> set[str]:
 
 
 def names_loaded(node: ast.AST) -> set[str]:
-    return {n.id for n in walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    inner = {n.id for c in walk(node) if isinstance(c, ast.comprehension) for n in walk(c.target) if isinstance(n, ast.Name)}
+    return {n.id for n in walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - inner

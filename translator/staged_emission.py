@@ -52,12 +52,20 @@ class _Emission:
         split = plan_whole_steps(planner, self.modules.name("jax.lax"), self.modules.name("jax.numpy"))
         self.emission.actions += split
         self.emission.support |= {"_split_loop"} if split else set()
-        staged = {n for load in planner.staged.values() for n in walk(load.statement if load.alone else load.access.node)}
+        for statement in planner.tables.values():
+            self.add(act.RemoveStatement(self.span(statement)))
+        for cast in planner.casts:
+            name, (dtype,) = cast.value.func.value.id, cast.value.args
+            self.add(act.StagedText(self.span(cast.value), f"{planner.part}.cast({name}, {ast.unparse(dtype)})"))
+        staged = {n for load in planner.staged.values() for n in walk(load.statement if load.alone else load.node)}
+        staged |= {n for statement in planner.tables.values() for n in walk(statement)}
         self.group.emit_body(self.modules, self.add, self.emission, layouts=self.layouts, queries=False, skip=staged)
         for query in self.model.grid_queries:
             self.add(act.StagedText(self.span(query.node), f"{planner.program}[{query.axis}]"))
         self.emission.support |= {"_in_turn", "_rings_in_turn"} if planner.phases else set()
         kind = "_WgmmaRows" if self.group.target == "sm90" else "_Tcgen05Rows"
+        if any(r.paged for r in planner.rings):
+            self.emission.support.add("_PagedRing")
         self.emission.support |= {"_Ring", "_swizzle", "_fitting_stages", "_block_views", "_specialize", kind}
 
     # -- loads and stores ---------------------------------------------------------------------
@@ -66,7 +74,7 @@ class _Emission:
         planner = self.planner
         layouts, problems = plan_layouts(
             self.model, self.resolver, planner.fresh, self.group.strided_refs(),
-            skip=frozenset(a for a, load in planner.staged.items() if not load.read), layout=f"{planner.part}.layout",
+            skip=frozenset(a for a, load in planner.staged.items() if not load.read or load.pages) | planner.tables.keys(), layout=f"{planner.part}.layout",
         )
         for _, node, reason, advice in problems:
             raise Unplanned(node, reason, advice)
@@ -74,7 +82,7 @@ class _Emission:
         self._head([*lines, *layouts.lines])
         self.layouts = layouts
         for access in self.model.accesses:
-            if access in planner.staged:
+            if access in planner.staged or access in planner.tables:
                 continue
             part = ""
             if access.tile is not None:
@@ -138,9 +146,9 @@ class _Emission:
         done = set()
         for load in ring.loads:
             if load.read:
-                self.add(act.StagedText(self.span(load.access.node), self._read(load)))
+                self.add(act.StagedText(self.span(load.node), self._read(load)))
             elif not load.alone:
-                self.add(act.StagedText(self.span(load.access.node), load.name))
+                self.add(act.StagedText(self.span(load.node), load.name))
             if load.statement in done:
                 continue
             done.add(load.statement)
@@ -177,7 +185,10 @@ class _Emission:
         plgpu = self.modules.name(MOSAIC)
         index = ", ".join(s or ":" for s in load.split).removesuffix(", :")
         stage = f"{load.name}.at[{index}]" if any(load.split) else load.name
-        return f"{plgpu}.load({stage}, layout={self.layouts.name_of(load.access)}, optimized=False)"
+        layout = self.layouts.name_of(load.access)
+        if load.pages is not None:  # along the columns of the tiles that it meets
+            layout = f"{self.planner.part}.layout.reduce({1 - load.pages.result.tile.find().axis})"
+        return f"{plgpu}.load({stage}, layout={layout}, optimized=False)"
 
     # -- products -----------------------------------------------------------------------------
 
@@ -270,7 +281,7 @@ class _Emission:
 
     def _index_vectors(self) -> list[ast.Call]:
         """``jnp.arange(n)``, ``lax.iota(dtype, n)``: JAX infers no layout for one that nothing uses."""
-        staged = {n for load in self.planner.staged.values() for n in walk(load.access.node)}
+        staged = {n for load in self.planner.staged.values() for n in walk(load.node)}
         return [
             node for node, value in self.model.values.items()
             if isinstance(node, ast.Call) and isinstance(value, Array) and value.rank == 1 and node not in staged

@@ -85,7 +85,8 @@ class _Launch:
 
         def blocks(r: Ring) -> str:
             count = "1" if r.loop is None else stages
-            return f"_Ring.scratch({count}, {tile}, {self._swizzle(r)}, *{rings[r.name]}{f', reads={reads[r.name]}' if r.reads else ''})"
+            also = f", reads={reads[r.name]}" if r.reads else ""
+            return f"{_kind(r)}.scratch({count}, {tile}, {self._swizzle(r)}, *{rings[r.name]}{also}{self._pages(r)})"
 
         scratch = [f"{blocks(r)}," for r in (apart if self.planner.phases else self.planner.rings)]
         shared = []
@@ -110,7 +111,8 @@ class _Launch:
         elif len(specs) > 40:
             lines.append(f"  specs = {specs}")
         lines.append(f"  refs = _block_views(refs, {'specs' if len(specs) > 40 else specs}, program)")
-        given = [f"{self.planner.program}=program", *(f"{n}=_Ring(*{n})" if n in alone else f"{n}={n}" for n in ring_names)]
+        given = [f"{self.planner.program}=program"]
+        given += [f"{r.name}={_kind(r)}(*{r.name})" if r.name in alone else f"{r.name}={r.name}" for r in self.planner.rings]
         lines += call_lines("  keywords = dict", [*given, *(f"{k}={ast.unparse(v)}" for k, v in site.bound.items())])
         lines += [
             "  _specialize(", f"      {tile}.warpgroups,",
@@ -181,6 +183,17 @@ class _Launch:
         extents = ", ".join(self.translate(d, self.site.call) for d in load.block) + ("," if len(load.block) == 1 else "")
         block = f"(({extents}), {self._array(load)}.dtype)"
         return f"{block} if {self._condition(load.test)} else None" if load.test else block
+
+    def _pages(self, ring: Ring) -> str:
+        """Of how many pages each tile of a ring is put together, as an argument."""
+        if not ring.paged:
+            return ""
+        counts = []
+        for load in (*ring.operands, *ring.reads):
+            node = self.group.resolver.value(load.pages.table) if load.pages is not None else None
+            dims = next((a.dims for a in self.planner.tables if a.node is node), None)
+            counts.append(self.translate(dims[0], self.site.call) if dims else "1")
+        return f", pages=[{', '.join(counts)}]"
 
     def _condition(self, test: str) -> str:
         """A test of the kernel in the caller's terms: refs are arrays there."""
@@ -257,6 +270,10 @@ class _Launch:
             else:
                 parts += _elements(node)
         return parts
+
+
+def _kind(ring: Ring) -> str:
+    return "_PagedRing" if ring.paged else "_Ring"
 
 
 def _elements(node: ast.expr) -> list[str]:

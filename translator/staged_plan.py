@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 
-from .model.events import Access, Dot, Loop
+from .model.events import Access, Dot, Loop, Pages
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,6 +22,7 @@ class StagedLoad:
         under a test only. test: that test, source text of the kernel, "" if the load is always made.
     alone: whether the statement is ``name = load(...)``.
     split: for each of its axes, the dimension that warpgroups divide, else "".
+    pages: where the tile is put together of pages that a table in memory names.
     """
 
     access: Access
@@ -34,9 +35,18 @@ class StagedLoad:
     place: ast.stmt
     test: str = ""
     read: bool = False
+    pages: Pages | None = None
+
+    @property
+    def node(self) -> ast.AST:
+        """What stands for the tile in the kernel."""
+        return self.pages.node if self.pages is not None else self.access.node
 
     @property
     def window(self) -> str:
+        if self.pages is not None:
+            pieces = f"[{self.access.ref.name}.at[page] for page in {self.pages.table.id}]"
+            return f"{pieces} if {self.test} else None" if self.test else pieces
         whole = all(i == ":" for i in self.index)
         window = self.access.ref.name if whole else f"{self.access.ref.name}.at[{', '.join(self.index)}]"
         return f"{window} if {self.test} else None" if self.test else window
@@ -55,6 +65,10 @@ class Ring:
     loop: Loop | None
     step: str
     steps: str
+
+    @property
+    def paged(self) -> bool:
+        return any(load.pages is not None for load in self.loads)
 
     @property
     def operands(self) -> list[StagedLoad]:

@@ -6,11 +6,12 @@ import jax.numpy as jnp
 SOURCE_MODULE = "jax.experimental.pallas.ops.gpu.decode_attention"
 
 SHAPES = {
-    "gqa 2x16/2 heads, 512 keys, bf16": dict(batch=2, heads=16, kv_heads=2, keys=512, head_dim=128, dtype="bfloat16", lengths=(512, 77)),
+    "mqa 2x8 heads, 256 keys, bf16": dict(
+        batch=2, heads=8, kv_heads=0, keys=256, head_dim=128, dtype="bfloat16", lengths=(256, 77), block_k=64
+    ),
     "gqa 1x40/2 heads, 256 keys, from 50, f16": dict(
         batch=1, heads=40, kv_heads=2, keys=256, head_dim=64, dtype="float16", lengths=(200,), starts=(50,), block_k=64
     ),
-    "mqa 1x8 heads, 256 keys, bf16": dict(batch=1, heads=8, kv_heads=0, keys=256, head_dim=64, dtype="bfloat16", block_k=64),
     "gqa 32x32/4 heads, 4096 keys, f16": dict(
         batch=32, heads=32, kv_heads=4, keys=4096, head_dim=128, dtype="float16", k_splits=4
     ),
@@ -18,8 +19,10 @@ SHAPES = {
         batch=32, heads=32, kv_heads=4, keys=4096, head_dim=128, dtype="bfloat16", k_splits=16
     ),
 }
-SMALL = tuple(SHAPES)[:3]
-TIMED = tuple(SHAPES)[3:]
+SMALL = tuple(SHAPES)[:2]
+TIMED = tuple(SHAPES)[2:]
+# What is stored in 16 bits is joined in float32.
+TOLERANCE = {"float32": 1e-2}
 # On sm100 the queries stay in registers beside scores and results of 128 padded rows.
 MAX_SPILL_BYTES = 256
 INSTRUCTIONS = {"sm90": ("HGMMA", "UTMALDG"), "sm100": ("UTCHMMA", "UTMALDG")}

@@ -16,7 +16,7 @@ from ...translator.names import walk
 
 _FILES = (
     "launch.py", "gmem.py", "atomics.py", "math.py", "functions.py", "axes.py", "scan.py", "inline_asm.py", "ring.py",
-    "k_major.py", "parts.py", "wgmma.py", "tcgen05.py", "rows.py", "rows_tcgen05.py", "loops.py",
+    "k_major.py", "parts.py", "wgmma.py", "tcgen05.py", "rows.py", "rows_tcgen05.py", "pages.py", "loops.py",
 )
 _HEADING = "# Support code for Mosaic GPU, emitted by pallas-port."
 

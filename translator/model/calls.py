@@ -28,6 +28,7 @@ from .events import (
     Conversion,
     Dot,
     GridQuery,
+    Pages,
     Reduction,
     SquareRoot,
 )
@@ -640,6 +641,9 @@ class Calls:
                 return self.transpose(node, base)
             if base.thin_axis is not None and _flattens(func.attr, node.args):
                 return self.squeezed(node, base, method=True)
+            if func.attr == "reshape" and (pages := self.pages(node, func.value, env)) is not None:
+                self.model.calls.pop()
+                return pages
             if func.attr in ("reshape", "ravel", "squeeze", "flatten"):
                 self.find("B105", node, f"{func.attr} of a register array")
                 return Unknown(func.attr)
@@ -650,6 +654,31 @@ class Calls:
             text = ast.unparse(node) if base.text else ""
             return Scalar(base.static, (text,) if base.static and text else (UNKNOWN_FACTOR,), text if base.static else "", ones=base.ones)
         return Unknown(func.attr)
+
+    def pages(self, node: ast.Call, load: ast.expr, env: dict[str, Value]) -> Value | None:
+        """``ref[table].reshape(rows, columns)`` or ``ref[table].reshape(1, columns)`` of whole pages."""
+        access = next((a for a in self.model.accesses if a.node is load and a.kind == "load" and a.mask is None), None)
+        if access is None or not access.view or access.dims is None or not isinstance(load, ast.Subscript):
+            return None
+        first, *others = access.view
+        vector = first.value
+        if first.kind != "gather" or not isinstance(vector, Array) or vector.rank != 1 or not isinstance(load.slice, ast.Name):
+            return None
+        if any(ix.kind != "full" for ix in others) or len(access.ref.dims or ()) != len(access.dims):
+            return None
+        shape = node.args[0] if len(node.args) == 1 else ast.copy_location(ast.Tuple(list(node.args), ast.Load()), node)
+        dims = self.shape_argument(shape, env)
+        if dims is None or len(dims) != 2:
+            return None
+        if len(access.dims) == 3:
+            result = Array(dims, self.tile(2, tuple_text(dims)))
+        elif len(access.dims) == 2 and dims[0] == "1":
+            result = Array(dims, self.tile(1, tuple_text(dims[1:])), thin_axis=1)
+        else:
+            return None
+        if not any(p.node is node for p in self.model.pages):
+            self.model.pages.append(Pages(node, load, load.slice, result))
+        return result
 
     def grid_query(self, node: ast.Call, size: bool, env: dict[str, Value]) -> Value:
         arg = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "axis"), None)

@@ -138,6 +138,19 @@ class Loop:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Pages:
+    """``ref[table].reshape(...)``: rows of pages that a vector of page numbers picks, one below the other.
+
+    node: the reshape. load: the load. table: the name of the vector. result: the array, of one dimension less.
+    """
+
+    node: ast.expr
+    load: ast.expr
+    table: ast.Name
+    result: Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Finding:
     """Something that the plan must diagnose."""
 
@@ -179,6 +192,7 @@ class KernelModel:
     findings: list[Finding] = dataclasses.field(default_factory=list)
     values: dict[ast.AST, Value] = dataclasses.field(default_factory=dict)
     tiles: list[Tile] = dataclasses.field(default_factory=list)
+    pages: list[Pages] = dataclasses.field(default_factory=list)
     product_helpers: set[ast.FunctionDef] = dataclasses.field(default_factory=set)
     functions: set[FunctionNode] = dataclasses.field(default_factory=set)
     ref_ranks: dict[str, int] = dataclasses.field(default_factory=dict)
