@@ -244,7 +244,8 @@ class StagedPlanner:
         """``phases``: the rings that are in use at a time, by loop; none if there is one loop only."""
         looped = sorted((r for r in self.rings if r.loop is not None), key=lambda r: _line(r.loop.node))  # type: ignore[union-attr]
         self.phases: list[list[Ring]] = []
-        if len(looped) < 2:
+        plain = all(self.resolver.parents[self.resolver.statement_of(r.loop.node)] is self.kernel for r in looped)  # type: ignore[union-attr]
+        if len(looped) < 2 or not plain or any(r.paged for r in self.rings):
             return
         ends = [_line(r.loop.node) for r in looped]  # type: ignore[union-attr]
         for at, ring in enumerate(looped):

@@ -441,6 +441,12 @@ class _RowsPart:
     layout = self.layout.reduce(1 - axis)
     return part.start + plgpu.broadcasted_iota(jnp.int32, (part.size,), 0, layout=layout)
 
+  def cast(self, stage, dtype):
+    """A stage in another dtype: its own is what products of these take."""
+    if stage.dtype != dtype:
+      raise ValueError(f"a product of {stage.dtype}, cast to {jnp.dtype(dtype)}: give both operands one 16-bit dtype")
+    return stage
+
   def spill(self, x):
     """A computed operand, in shared memory."""
     buffer = next(s for s in self.spills if s.shape == x.shape)

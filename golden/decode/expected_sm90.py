@@ -343,7 +343,8 @@ class _Ring:
 
     for source, buffer in zip(sources, self.buffers, strict=True):
       if source is not None:
-        plgpu.copy_gmem_to_smem(source, buffer.at[slot], self.full.at[slot])
+        stage = buffer.at[(slot, *(pl.ds(0, n) for n in source.shape))]  # which may have more rows
+        plgpu.copy_gmem_to_smem(source, stage, self.full.at[slot])
     return count + 1
 
   def drain(self, count):
@@ -372,12 +373,19 @@ class _Ring:
 
 
 def _swizzle(itemsize, widest, *minor):
-  """Columns of one swizzled SMEM tile: 128 bytes, or what divides the rows of blocks and arrays."""
-  columns = math.gcd(widest, *minor)
+  """Columns of one swizzled SMEM tile of 16-bit elements, up to `widest`."""
   if itemsize != 2:
     raise ValueError("the matrix product takes float16 and bfloat16 operands only")
-  if columns < 16:
-    raise ValueError(f"rows of {minor} elements, of blocks and arrays, are not multiples of 16: pad the arrays")
+  return _columns(itemsize, widest, *minor)
+
+
+def _columns(itemsize, widest, *minor):
+  """Columns of one swizzled SMEM tile: `widest`, or what divides the rows of blocks and arrays."""
+  columns = math.gcd(widest, *minor)
+  if columns * itemsize < 32:
+    raise ValueError(
+        f"rows of {minor} elements, of blocks and arrays, are not multiples of {32 // itemsize}: pad the arrays"
+    )
   return columns
 
 
@@ -703,11 +711,11 @@ def run(q, k, v, table, lengths, *, parts=2, pages_per_step=4, num_warps=4, num_
         decode_kernel_warpgroups,
         grid=(parts, groups),
         grid_names=("j", "i"),
-        out_type=[
+        out_type=(
             jax.ShapeDtypeStruct((parts, groups, heads, head_dim), jnp.float32),
             jax.ShapeDtypeStruct((parts, groups, heads), jnp.float32),
             jax.ShapeDtypeStruct((parts, groups, heads), jnp.float32),
-        ],
+        ),
         compiler_params=plgpu.CompilerParams(reduction_scratch_bytes=0),
         kernel_name="decode",
         num_threads=tile.warpgroups + 1,

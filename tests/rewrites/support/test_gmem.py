@@ -258,3 +258,13 @@ def test_spread_keeps_masks():
 
 def test_layout_is_accepted_by_the_public_api():
     assert isinstance(gmem._blocked((16, 64), 4), type(plgpu.Layout.TILED(plgpu.Tiling(((4, 128), (4,))), warp_dims=(-3,), lane_dims=(-2,), vector_dim=-1)))
+
+
+def test_slices_end_with_their_ref():
+    """Rows with which a tile is padded belong to the next block."""
+    block = types.SimpleNamespace(shape=(16, 8))
+    (inside,) = gmem._within(block, (pl.ds(0, 64), slice(None)))
+    assert np.array_equal(inside, np.broadcast_to(np.arange(64)[:, None] < 16, (64, 8)))
+    (inside,) = gmem._within(block, (3, pl.ds(2, 8, 2)))
+    assert np.array_equal(inside, np.arange(8) < 3)
+    assert not list(gmem._within(block, (pl.ds(0, 16), pl.ds(jnp.int32(4), 8))))
