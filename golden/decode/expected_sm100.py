@@ -506,7 +506,10 @@ class _Tcgen05Rows(_Rows):
   def __init__(self, rows, columns, spills=(), padded=False):
     rows = self.pad(rows, padded)
     if any(n % 128 for n in rows) or any(n % 16 or n > 256 for n in columns):
-      raise ValueError(f"tcgen05 needs multiples of 128 rows and of 16 up to 256 columns, not {rows} x {columns}")
+      raise ValueError(
+          f"tcgen05 needs multiples of 128 rows and of 16 up to 256 columns, not {rows} x {columns};"
+          f" the next larger blocks have {self.pad(rows, True)} rows"
+      )
     self.warpgroups = 2 if rows and not any(n % 256 for n in rows) else 1
     if any(n // self.warpgroups > 128 for n in rows):
       raise ValueError(f"{rows} rows do not fit {self.warpgroups} warpgroups: use smaller blocks")

@@ -507,7 +507,10 @@ class _WgmmaRows(_Rows):
   def __init__(self, rows, columns, turns=False, spills=(), padded=False):
     rows = self.pad(rows, padded)
     if any(n % 64 for n in rows) or any(n % 8 or n > 256 for n in columns):
-      raise ValueError(f"wgmma needs multiples of 64 rows and of 8 up to 256 columns, not {rows} x {columns}")
+      raise ValueError(
+          f"wgmma needs multiples of 64 rows and of 8 up to 256 columns, not {rows} x {columns};"
+          f" the next larger blocks have {self.pad(rows, True)} rows"
+      )
     self.warpgroups = 2 if rows and not any(n % 128 for n in rows) else 1
     if any(n // self.warpgroups > 128 for n in rows):
       raise ValueError(f"{rows} rows do not fit the registers of {self.warpgroups} warpgroups: use smaller blocks")
