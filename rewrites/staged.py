@@ -13,8 +13,13 @@ Programs whose loops are longest start first.
 Accumulates in float32. Operands must be float16 or bfloat16, divided rows a multiple of 64 (128 on
 sm100); the emitted code checks this when it is traced.
 
-Does not cover: loops in loops, operands loaded in branches, addresses that depend on a loop's
-carry, computed operands that would have to be transposed, fewer than 64 rows.
+A loop may stand in a function that runs once, below a `lax.cond` or `pl.when`: the memory warpgroup
+takes the same branch. Where the kernel reaches a block's rows by slices only, fewer of them than the
+matrix unit takes are padded: `part.rows` passes the block's end, and loads and stores stop there.
+`ref[table].reshape(...)` becomes a stage that the memory warpgroup puts together page by page.
+
+Does not cover: loops in loops, operands loaded in other branches, addresses that depend on a loop's
+carry, computed operands that would have to be transposed, pages of 8 bits.
 """
 
 from __future__ import annotations
