@@ -278,7 +278,7 @@ class StagedPlanner:
         target = statement.targets[0]
         if not isinstance(target, ast.Name):
             return None
-        casts = self._casts_of(target)
+        casts = self._casts_of(target) if access.node in self.pages else []  # others are cast in registers
         if len(self.resolver.scope_of(target).bindings.get(target.id, ())) != 1 + len(casts):
             return None
         readers = [n for n in self.resolver.named(target.id) if isinstance(n.ctx, ast.Load) and self._reads(n, target, bool(casts))]
