@@ -16,6 +16,7 @@ from .engine import Rule, apply
 from .epilogues import Epilogues
 from .functions import Functions
 from .grid_axes import GridAxes
+from .helper_versions import HelperVersions
 from .hoist_column_sums import HoistColumnSums
 from .invert_masks import InvertMasks
 from .launch import Launch
@@ -40,6 +41,7 @@ RULES: tuple[type[Rule], ...] = (
     RemoveUnused,
     LoopCarries,
     SequentialAxes,
+    HelperVersions,
     Loads,
     Stores,
     Atomics,

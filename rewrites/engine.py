@@ -60,6 +60,7 @@ class Rule:
     nodes: for each kind of action, the LibCST node types that it may rewrite.
     inserts: the kinds of actions that put lines beside the statement at their span.
     removes: those of ``nodes`` that remove a function with what separates it from the next statement.
+    keeps_original: the kinds of actions that put the new text below the old, not in its place.
     """
 
     code: ClassVar[str]
@@ -68,6 +69,7 @@ class Rule:
     nodes: ClassVar[dict[type[Action], tuple[type[cst.CSTNode], ...]]] = {}
     inserts: ClassVar[tuple[type[Action], ...]] = ()
     removes: ClassVar[tuple[type[Action], ...]] = ()
+    keeps_original: ClassVar[tuple[type[Action], ...]] = ()
     EXAMPLES: ClassVar[tuple[Example, ...]] = ()
 
     def __init__(self, modules: Modules) -> None:
@@ -340,6 +342,9 @@ class _Editor:
             new = _printed(node, place, unit, self.newline)
         if "#" in text:
             self._keep_comments(place, text, new)
+        if any(type(a) in self.rules[type(a)].keeps_original for a in place.actions):
+            apart = self.newline * (3 if not indent else 2)
+            return f"{self.text[place.start:place.end]}{apart}{indent}{new}"
         return new
 
     def _removed(self, place: _Place) -> str:

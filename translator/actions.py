@@ -311,6 +311,22 @@ class ReplaceCall(Action):
 
 
 @dataclasses.dataclass(frozen=True)
+class OwnVersion(Action):
+    """A helper stays as it is, and its port stands below it under ``name``."""
+
+    name: str
+    rule = "MG108"
+
+
+@dataclasses.dataclass(frozen=True)
+class UseVersion(Action):
+    """A use of such a helper becomes a use of its port."""
+
+    name: str
+    rule = "MG108"
+
+
+@dataclasses.dataclass(frozen=True)
 class RemoveStatement(Action):
     """The assignment at ``span`` goes: nothing reads its name any more."""
 

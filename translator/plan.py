@@ -25,6 +25,7 @@ from .actions import Action, Span, span_of
 from .diagnostics import CODES, Diagnostic
 from .dtypes import refused_dtypes
 from .kernel_model import build_model
+from .helper_versions import Versions, plan_versions, versionable
 from .model.events import KernelModel
 from .names import GONE_MODULES, MOSAIC, PALLAS, TRITON, FunctionNode, Resolver, walk
 from .narrow import Narrow
@@ -157,9 +158,10 @@ def plan_module(
         emissions = [g.emit(names, modules) for g in ported]
         support = _support(emissions, ported, resolver, modules)
         _hold_back_unlike_helpers(ported, emissions, resolver)
+        versions = _versions(ported, emissions, resolver, lines, names)
         if all(g.portable for g in ported):
             break
-    result = [a for e in emissions for a in e.actions]
+    result = [a for e in emissions for a in e.actions] + list(versions.actions)
     reports = {k: v for g in groups for k, v in g.reports().items()}
     return ModulePlan(
         actions=tuple(dict.fromkeys(result)),
@@ -216,7 +218,8 @@ def _hold_back_shared_helpers(groups: list[_Group]) -> None:
         changed = False
         kept = {f for g in groups if not g.portable and g.model for f in g.model.functions}
         for g in groups:
-            if g.portable and g.model and (shared := g.rewritten_functions() & kept):
+            shared = g.rewritten_functions() & kept if g.portable and g.model else set()
+            if shared := {f for f in shared if not versionable(f, g.resolver)}:
                 helper = next(iter(shared))
                 name = getattr(helper, "name", "lambda")
                 g.block("C205", g.sites[0].call, f"its kernel calls {name}, which a kernel that stays on Triton also calls")
@@ -227,7 +230,7 @@ def _hold_back_unlike_helpers(groups: list[_Group], emissions: list[Emission], r
     """A helper that gets layouts must get the same ones from all its callers, all of them ported."""
     for helper, use in foreign_calls([g.helpers for g in groups], resolver):
         for group in groups:
-            if helper in group.helpers.parameters:
+            if not versionable(helper, resolver) and helper in group.helpers.parameters:
                 group.block("C205", use, f"{helper.name}, which loads or stores, is also called here, outside of the ported kernels",
                             "give this caller a function of its own")
     planned: dict[tuple[type, Span], Action] = {}
@@ -238,6 +241,28 @@ def _hold_back_unlike_helpers(groups: list[_Group], emissions: list[Emission], r
                 group.block("C205", group.sites[0].call, "its kernel calls a helper with other layouts or vector widths than another kernel does",
                             "write one helper for each kernel")
                 break
+
+
+def _versions(
+    groups: list[_Group], emissions: list[Emission], resolver: Resolver, lines: list[str], names: FreshNames
+) -> Versions:
+    """Versions of helpers that other code uses too; groups whose helpers cannot have one are blocked."""
+    models = [g.model for g in groups if g.model is not None]
+    functions = dict.fromkeys(f for m in models for f in sorted(m.functions, key=lambda f: (f.lineno, f.col_offset)))
+    versions = plan_versions(
+        [m.kernel for m in models], functions, [s for g in groups for s in g.sites],
+        [a for e in emissions for a in e.actions], resolver, lines, names.pick,
+    )
+    for group, model in zip(groups, models):
+        for helper in sorted(versions.names.keys() & model.functions, key=lambda f: f.lineno):
+            group.rules.add(act.OwnVersion.rule)
+            group.notes.append(f"{helper.name} has other callers, and stays: this kernel calls its port {versions.names[helper]}")  # type: ignore[union-attr]
+    for helper, use in versions.blocked:
+        for group in groups:
+            if group.model is not None and helper in group.model.functions:
+                group.block("C205", use, f"{helper.name}, which the call passes into the kernel, is also called here",
+                            "pass a function of its own")
+    return versions
 
 
 @dataclasses.dataclass
