@@ -22,7 +22,7 @@ FORMS = re.findall(r"^def example_(\w+)\(", TEXT, re.MULTILINE)
 # The race detector does not know that a lock orders what it protects.
 NOT_INTERPRETED = frozenset({"atomic_lock"})
 # One of each kind of support code that no golden has.
-COMPILED = ("scalar_masked_load", "atomic_max_i32", "atomic_scalar", "atomic_fetch_vector", "atomic_lock")
+COMPILED = ("tile_float8", "scalar_masked_load", "atomic_max_i32", "atomic_scalar", "atomic_fetch_vector", "atomic_lock")
 
 
 def only(form: str) -> str:

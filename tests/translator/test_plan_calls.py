@@ -183,7 +183,6 @@ def elsewhere(call: str, kernel=HEAD):
     pytest.param("class A:\n    b = 8\n    f = CALL\n", id="class-body"),
     pytest.param("def run(x, b):\n    if b: return CALL(x)\n", id="one-line-branch"),
     pytest.param("def run(x, b):\n    if b:\n        pass\n    elif CALL(x):\n        pass\n", id="elif"),
-    pytest.param("def run(x, b): return CALL(x)\n", id="one-line-function"),
     pytest.param("def run(x):\n    return (b := 8) and CALL(x)\n", id="walrus"),
 ])
 def test_views_have_no_place_or_another_meaning(source):

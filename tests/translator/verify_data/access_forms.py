@@ -1978,3 +1978,29 @@ def example_atomic_bf16():
 
 def reference(x, i, z):
     return z.at[i].add(1)
+
+
+# -- tile_float8
+def k(x_ref, wide_ref, half_ref):
+    i = pl.program_id(0) * 64 + jnp.arange(64)
+    x = plt.load(x_ref.at[i], mask=i < x_ref.shape[0], other=1.5).astype(jnp.float32)
+    wide_ref[i] = x
+    half_ref[i] = (x * 0.5).astype(half_ref.dtype)
+
+
+def run(x):
+    return pl.pallas_call(
+        k,
+        grid=(4,),
+        out_shape=[jax.ShapeDtypeStruct((256,), jnp.float32), jax.ShapeDtypeStruct((256,), jnp.float8_e5m2)],
+        compiler_params=CP,
+    )(x)
+
+
+def example_tile_float8():
+    return ((jnp.arange(250) / 10).astype(jnp.float8_e4m3fn),)
+
+
+def reference(x):
+    wide = jnp.pad(x.astype(jnp.float32), (0, 6), constant_values=1.5)
+    return [wide, (wide * 0.5).astype(jnp.float8_e5m2)]
