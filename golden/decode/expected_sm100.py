@@ -91,16 +91,18 @@ def _within(ref, index):
 
 
 def _memory_type(ref):
-  """Type of an element in memory: a bool is a byte."""
+  """Type of an element in memory: a bool is a byte, and LLVM knows no floats of 8 bits."""
   element = ir.MemRefType(ref.type).element_type
-  return ir.IntegerType.get_signless(8) if mgpu_utils.bitwidth(element) == 1 else element
+  return ir.IntegerType.get_signless(8) if mgpu_utils.bitwidth(element) <= 8 else element
 
 
 def _as_type(piece, element):
-  """A short vector of bools as one of bytes, or of bytes as bools."""
+  """A short vector of bools or 8-bit floats as one of bytes, or of bytes as those."""
   kind = ir.VectorType.get(ir.VectorType(piece.type).shape, element)
   if piece.type == kind:
     return piece
+  if mgpu_utils.bitwidth(ir.VectorType(piece.type).element_type) == mgpu_utils.bitwidth(element):
+    return vector.bitcast(kind, piece)
   if mgpu_utils.bitwidth(element) == 8:
     return arith.extui(kind, piece)
   zero = vector.broadcast(piece.type, mgpu_utils.c(0, ir.VectorType(piece.type).element_type))
@@ -158,6 +160,8 @@ def _access(ref, index, layout, mask, vec, eviction_policy, *, value=None, other
   integer = jnp.issubdtype(base.dtype, jnp.integer)
   if not 8 <= (jnp.iinfo(base.dtype).bits if integer else 8 * base.dtype.itemsize) <= 32:
     raise ValueError(f"arrays of {base.dtype} cannot be loaded or stored: use 8 to 32 bits")
+  if base.dtype.itemsize == 1 and jnp.issubdtype(base.dtype, jnp.floating):
+    other = int(np.array(other, base.dtype).view(np.int8))  # its bits
   varying = [d for d, t in enumerate(tile) if t is not None]
   if not tile or tile[-1] is None:
     vec = 1  # the last dimension of the array is one index: neighbours are a row apart
