@@ -265,6 +265,22 @@ def _versions(
     return versions
 
 
+def _untraced(site: CallSite, resolver: Resolver) -> tuple[str, str]:
+    """(reason, advice) for a call whose kernel is not found."""
+    expr = site.kernel_expr
+    name = expr.value if isinstance(expr, ast.Starred) else expr
+    binding = resolver.binding(name) if isinstance(name, ast.Name) else None
+    if binding is not None and binding.kind == "parameter":
+        return (f"the kernel is what this function's callers pass as {ast.unparse(expr)}",  # type: ignore[arg-type]
+                "call pallas_call where the kernel is named")
+    if isinstance(name, ast.Name) and len(kinds := [b.kind for b in resolver.visible(name)]) > 1 and set(kinds) == {"function"}:
+        return f"the kernel is one of {len(kinds)} functions called {name.id}, depending on a branch", "call pallas_call in each branch"
+    if isinstance(name, ast.Call) and any(k.arg is None for k in name.keywords):
+        return f"the kernel {site.kernel_name} gets arguments by **", "write them out as keywords"
+    return (f"the kernel {site.kernel_name} cannot be traced to a function of this file",
+            "pass the function itself, a functools.partial of it, or a local factory")
+
+
 @dataclasses.dataclass
 class Emission:
     actions: list[Action]
@@ -316,8 +332,8 @@ class _Group:
         kernel = self.sites[0].kernel
         if kernel is None:
             for site in self.sites:
-                what = f"the kernel {site.kernel_name} cannot be traced to a function of this file"
-                self.add(site, "C201", site.call, what, "pass the function itself, a functools.partial of it, or a local factory")
+                what, advice = _untraced(site, self.resolver)
+                self.add(site, "C201", site.call, what, advice)
             return
         if not any(s.decorates for s in self.sites) and self._other_uses(kernel):
             self.block("C207", kernel, f"{getattr(kernel, 'name', 'the kernel')} is also called outside of pallas_call")

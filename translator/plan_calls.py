@@ -299,7 +299,7 @@ def plan_call(
             pass  # said above
         elif model.dots and any(s.extra for s in specs or ()):
             specs = None  # plan_staged.py builds the views when the call is traced
-        elif specs is None or len(specs) > len(names) or any(s.extra for s in specs):
+        elif specs is None or not _needed(model, names) <= len(specs) <= len(names) or any(s.extra for s in specs):
             problems.append(("C202", site.call, "in_specs and out_specs do not match the kernel's parameters",
                              "give a spec for every operand"))
         else:
@@ -515,6 +515,14 @@ def _argument_names(site: CallSite, model: KernelModel) -> list[str]:
     if args.vararg is not None:
         names += [r.name for r in model.refs if r.name not in names and r.name.isidentifier()]
     return names
+
+
+def _needed(model: KernelModel, names: list[str]) -> int:
+    """How many of the kernel's arguments every call must pass: those without a default."""
+    args = model.kernel.args
+    positional = [*args.posonlyargs, *args.args]
+    optional = {a.arg for a in positional[len(positional) - len(args.defaults):]}
+    return sum(n in {a.arg for a in positional} - optional for n in names)
 
 
 def all_specs(site: CallSite, inputs: int | None, resolver: Resolver) -> list[Spec] | None:

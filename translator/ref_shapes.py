@@ -40,7 +40,8 @@ def ref_dims(
             for i, spec in enumerate(site.out_specs or ()):
                 _put(ranks, inputs + i, _spec_rank(spec))
             for i, out in enumerate(outs or ()):
-                if site.out_specs is None or _spec_rank(site.out_specs[i]) is None:
+                spec = site.out_specs[i] if site.out_specs is not None and i < len(site.out_specs) else None
+                if spec is None or _spec_rank(spec) is None:
                     _put(ranks, inputs + i, _array_rank(out, resolver))
     for site in sites:
         for i, rank in recorded_ranks(found.get(id(site), ())).items():

@@ -333,6 +333,20 @@ def run(x):
     assert np.array_equal(one, X * 2) and np.array_equal(two, X + 1)
 
 
+def test_fewer_specs_than_results_are_diagnosed():
+    source = HEAD + """
+def both(x_ref, o_ref, p_ref):
+    o_ref[...] = x_ref[...]
+    p_ref[...] = x_ref[...]
+
+
+def run(x):
+    row = pl.BlockSpec((1, 64), lambda i: (i, 0))
+    return pl.pallas_call(both, grid=(8,), in_specs=[row], out_specs=[row], out_shape=[like(x), like(x)], compiler_params=CP)(x)
+"""
+    assert codes(source) == {"C202"}
+
+
 # -- kernels that a branch chooses --------------------------------------------------------------------
 
 OF_ONE_NAME = HEAD + """

@@ -445,3 +445,14 @@ def test_sites_sharing_a_kernel_with_different_specs():
     assert own.count("def kernel(") == 1
     assert "pl.ds(i * 128, 128)" in own and "pl.ds(i * 256, 256)" in own
     assert len(set(re.findall(r"def (kernel_blocks\w*)\(", own))) == 2
+
+
+@pytest.mark.parametrize("before, kernel, reason", [
+    ("def run(x, *args):", "*args", "this function's callers pass as *args"),
+    ("def run(x, body):", "body", "this function's callers pass as body"),
+    ("if FLAG:\n    def a(x_ref, o_ref):\n        o_ref[...] = x_ref[...]\nelse:\n    def a(x_ref, o_ref):\n        o_ref[...] = -x_ref[...]\n\n\ndef run(x):", "a", "one of 2 functions called a"),
+    ("def a(x_ref, o_ref, n):\n    o_ref[...] = x_ref[...]\n\n\ndef run(x, options):", "functools.partial(a, **options)", "gets arguments by **"),
+])
+def test_reason_why_no_kernel_is_found(before, kernel, reason):
+    result = assert_kept(f"{IMPORTS}\n\n{before}\n    return pl.pallas_call({kernel}, out_shape=x, compiler_params=plgpu.CompilerParams(num_warps=4))(x)\n", "C201")
+    assert reason in next(d.reason for d in result.diagnostics if d.code == "C201")
