@@ -54,7 +54,7 @@ class Sqrt(Rule):
     )
 
     def rewrite(self, action: actions.Sqrt, node: cst.CSTNode) -> cst.BaseExpression:
-        rsqrt = expression(f"{self.modules.name('jax.lax')}.rsqrt")
+        rsqrt = expression(f"{self.modules.name('jax.lax')}.rsqrt" if action.floats else "_rsqrt")
         if action.form == "plain":
             assert isinstance(node, cst.Call)
             return node.with_changes(func=cst.Name("_sqrt"))

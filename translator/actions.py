@@ -211,9 +211,10 @@ class SumAfterLoop(Action):
 
 @dataclasses.dataclass(frozen=True)
 class Sqrt(Action):
-    """``form``: ``reciprocal``, ``quotient`` or ``plain``."""
+    """``form``: ``reciprocal``, ``quotient`` or ``plain``. floats: False if the operand may be of integers."""
 
     form: str
+    floats: bool = True
     rule = "MG401"
 
 

@@ -787,7 +787,9 @@ class _Group:
                 self.notes.append(f"line {root.node.lineno}: sqrt stays native (error 0.94 ulp)")
                 continue
             modules.name("jax.lax")
-            add(act.Sqrt(self.span(root.node), root.form))
+            add(act.Sqrt(self.span(root.node), root.form, root.floats))
+            if not root.floats:
+                emission.support.add("_rsqrt")
             if root.form == "plain":
                 emission.support.add("_sqrt")
                 self.block("N202", root.node, "sqrt(x) is x * rsqrt(x): error 2.4 ulp, the native rule has 0.94", "--keep-native keeps it")

@@ -19,6 +19,11 @@ def _sqrt(x):
   return jnp.where((x == 0) | (x == jnp.inf), x, x * lax.rsqrt(x))
 
 
+def _rsqrt(x):
+  """lax.rsqrt, of integers too."""
+  return lax.rsqrt(x if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x.astype(jnp.float32))
+
+
 def _in_float32(function):
   """Computes in float32 and rounds to the dtype that jnp's function gives for these arguments.
 

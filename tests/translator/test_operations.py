@@ -239,3 +239,10 @@ def test_inline_assembly(dtype, before):
 def test_assembly_of_unknown_arguments_stays():
     x = values("float32", (256,))
     assert codes(module("made", x, out="float32", before=assembly("neg.f32 $0, $1;", "several", "=f,f", 1))) == {"B120"}
+
+
+def test_square_roots_of_integers():
+    x = abs(values("int32", (256,))) + 1
+    source = module("1 / jnp.sqrt(x) + x / jnp.sqrt(x + 3)", x, out="float32")
+    np.testing.assert_allclose(computes(source, x), 1 / np.sqrt(x) + x / np.sqrt(x + 3), rtol=1e-6)
+    assert "lax.rsqrt(x + 1e-6)" in ported(module("1 / jnp.sqrt(x + 1e-6)", x, out="float32"))

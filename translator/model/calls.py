@@ -390,7 +390,7 @@ class Calls:
                       "use the function of Python's math module")
         if short in ("transpose", "reshape", "concatenate", "stack", "split", "cumsum", "cumprod", "cummax",
                      "take", "sort", "flip", "roll", "squeeze", "ravel", "swapaxes", "dynamic_slice", "repeat", "tile",
-                     "outer", "kron", "one_hot", "linspace", "interp"):
+                     "outer", "kron", "one_hot", "linspace", "interp", "average", "nanmean"):
             if not any(c[0] is node for c in self.model.calls):
                 self.model.calls.append((node, name))
             value = args[0] if args else Unknown()
@@ -557,7 +557,7 @@ class Calls:
         kept = 1 - axis
         tile = self.tile(1)
         tile.vary(value.tile, kept)
-        kind = "int" if operation.startswith(("arg", "count")) else "bool" if operation in ("any", "all") else value.kind
+        kind = "int" if operation.startswith(("arg", "count")) else "float" if operation in ("mean", "var", "std", "norm") else "bool" if operation in ("any", "all") else value.kind
         dtype = self.dtype_text(keywords.get("dtype"), {"int": "int32", "bool": "bool"}.get(kind, value.dtype))
         if keepdims:
             dims = tuple("1" if k == axis else d for k, d in enumerate(value.dims))

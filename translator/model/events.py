@@ -93,11 +93,12 @@ class Expand:
 @dataclasses.dataclass(frozen=True, eq=False)
 class SquareRoot:
     """``form``: ``reciprocal`` (1/sqrt), ``quotient`` (y/sqrt) or ``plain``; ``node`` is the
-    division or the call."""
+    division or the call. floats: not of an array whose dtype the source does not show."""
 
     node: ast.expr
     call: ast.Call
     form: str
+    floats: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

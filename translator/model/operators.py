@@ -76,7 +76,7 @@ class Operators:
         floats = any(isinstance(v, Scalar) and isinstance(n, ast.Constant) and isinstance(n.value, float)
                      for n, v in ((left, a), (right, b)))
         division = isinstance(op, ast.Div)
-        kind = "float" if division else result.kind
+        kind = "float" if division or floats else result.kind
         dtype = "" if result.dtype in _INTEGERS and (floats or division) else result.dtype
         axis = arrays[0].axis_from_end if len(arrays) == 1 else result.axis_from_end
         return dataclasses.replace(
@@ -115,10 +115,11 @@ class Operators:
         operand = self.model.values.get(right.args[0]) if right.args else None
         if isinstance(operand, Array) and operand.kind == "int":
             return  # jnp.sqrt makes a float of it, lax.rsqrt would not
+        known = not (isinstance(operand, Array) and not operand.kind and operand.dtype.endswith(".dtype"))
         for i, root in enumerate(self.model.square_roots):
             if root.call is right and root.form == "plain":
                 one = isinstance(left, ast.Constant) and left.value == 1
-                self.model.square_roots[i] = SquareRoot(node, right, "reciprocal" if one else "quotient")
+                self.model.square_roots[i] = SquareRoot(node, right, "reciprocal" if one else "quotient", known)
 
     def remainder(self, node: ast.AST, op: ast.operator, operands: tuple[tuple[ast.expr, Value], ...]) -> None:
         """``//`` or ``%`` of what may be floats."""
