@@ -315,6 +315,21 @@ class StagedPlanner:
                 found.append(statement)
         return found
 
+    def dtypes_after(self, cast: ast.Assign) -> list[tuple[ast.Attribute, str]]:
+        """Where the dtype of a tile is asked for behind its cast, with the dtype that the source means there.
+
+        The tile itself may stand in another dtype, as operands of products do.
+        """
+        target = cast.targets[0]
+        assert isinstance(target, ast.Name) and isinstance(cast.value, ast.Call)
+        dtype = ast.unparse(cast.value.args[0])
+        test = self._tests(cast, self._place(cast), self.casts[cast])
+        if test is None:
+            raise Unplanned(cast, "a cast of pages under a test that reads more than parameters")
+        asked = [self.resolver.parents[n] for n in self.resolver.named(target.id) if n.lineno > cast.lineno and self._reads(n, target, True)]
+        text = f"({dtype} if {test} else {target.id}.dtype)" if test else dtype
+        return [(n, text) for n in asked if isinstance(n, ast.Attribute) and n.attr == "dtype"]
+
     def _reads(self, name: ast.Name, target: ast.Name, several: bool) -> bool:
         """Whether a name means what ``target`` was assigned; ``several``: or what was made of that."""
         if not several:

@@ -441,10 +441,12 @@ def _specialize(warpgroups, loads, compute):
 class _Rows:
   """Compute warpgroups that divide dimensions of a block, and their computed operands in shared memory."""
 
-  def divide(self, spills):
-    """Notes one warpgroup's part of each computed operand: (shape, axis that is divided or None, dtype)."""
+  def divide(self, spills, casts=()):
+    """Notes a buffer for each cast of a stage, (shape, its dtype, to which), and one warpgroup's part of each computed operand: (shape, axis that is divided or None, dtype)."""
     shares = lambda shape, axis: tuple(self.share(n) if d == axis else n for d, n in enumerate(shape))
     self.spills = [(shares(shape, axis), dtype) for shape, axis, dtype in spills]
+    half = lambda dtype: jnp.dtype(jnp.bfloat16 if dtype == jnp.float32 else dtype)
+    self.casts = [(shape, half(to)) if old.itemsize == 1 else None for shape, old, to in casts]
 
   def pad(self, rows, padded):
     """Extents of divided dimensions, of which fewer rows than the matrix unit takes are padded."""
@@ -458,10 +460,12 @@ class _Rows:
     return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
 
   def scratch_bytes(self):
-    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.spills) * self.warpgroups
+    buffers = [*self.spills, *filter(None, self.casts)]
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in buffers) * self.warpgroups
 
   def spill_scratch(self):
-    return [plgpu.SMEM((self.warpgroups, *shape), dtype) for shape, dtype in self.spills]
+    buffers = [*self.spills, *self.casts]
+    return [b if b is None else plgpu.SMEM((self.warpgroups, *b[0]), b[1]) for b in buffers]
 
 
 class _RowsPart:
@@ -469,7 +473,8 @@ class _RowsPart:
 
   def __init__(self, tile, wg, spills):
     self.tile, self.wg, self.layout = tile, wg, tile.layout
-    self.spills = [s.at[wg] for s in spills]
+    buffers = [s if s is None else s.at[wg] for s in spills]
+    self.spills, self.casts = buffers[: len(tile.spills)], buffers[len(tile.spills) :]
 
   def rows(self, extent):
     """This warpgroup's part of a dimension; it passes the end of one that is padded."""
@@ -482,11 +487,18 @@ class _RowsPart:
     layout = self.layout.reduce(1 - axis)
     return part.start + plgpu.broadcasted_iota(jnp.int32, (part.size,), 0, layout=layout)
 
-  def cast(self, stage, dtype):
-    """A stage in another dtype: its own is what products of these take."""
-    if stage.dtype != dtype:
+  def cast(self, stage, dtype, n):
+    """A stage in another dtype, in the buffer for the cast `n`. What is to be float32 stands in
+    bfloat16 there, which holds numbers of 8 bits exactly."""
+    if stage.dtype == dtype:
+      return stage
+    if stage.dtype.itemsize != 1 or self.casts[n] is None:
       raise ValueError(f"a product of {stage.dtype}, cast to {jnp.dtype(dtype)}: give both operands one 16-bit dtype")
-    return stage
+    plgpu.commit_smem()  # all warps are done with the product of the step before
+    x = plgpu.load(stage, layout=plgpu.Layout.WGMMA, optimized=False)
+    self.casts[n][...] = x.astype(self.casts[n].dtype)
+    plgpu.commit_smem()
+    return self.casts[n]
 
   def spill(self, x):
     """A computed operand, in shared memory."""
@@ -502,12 +514,12 @@ class _Tcgen05Rows(_Rows):
   """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
 
   columns: extents of the products' columns. spills: (shape, axis that is divided or None, dtype) of computed operands,
-  which pass through shared memory. padded: whether fewer rows than a multiple of 128 are padded.
+  which pass through shared memory. padded: whether fewer rows than a multiple of 128 are padded. casts: see `divide`.
   """
 
   layout, unit = plgpu.Layout.TCGEN05, 128
 
-  def __init__(self, rows, columns, spills=(), padded=False):
+  def __init__(self, rows, columns, spills=(), padded=False, casts=()):
     rows = self.pad(rows, padded)
     if any(n % 128 for n in rows) or any(n % 16 or n > 256 for n in columns):
       raise ValueError(
@@ -518,7 +530,7 @@ class _Tcgen05Rows(_Rows):
     if any(n // self.warpgroups > 128 for n in rows):
       raise ValueError(f"{rows} rows do not fit {self.warpgroups} warpgroups: use smaller blocks")
     self.columns = max(columns)
-    self.divide(spills)
+    self.divide(spills, casts)
 
   def scratch(self):
     """The accumulator of each warpgroup (products are read before the next one starts), computed operands."""
@@ -543,6 +555,8 @@ class _Tcgen05RowsPart(_RowsPart):
 
   def dot(self, a, b, acc=None):
     """`a @ b` (+ `acc`) in float32 registers; both operands in shared memory."""
+    if a.dtype == jnp.float32:
+      raise ValueError("tcgen05 multiplies no float32: cast the operand to float16 or bfloat16")
     columns = pl.ds(self.wg * self.tile.columns if self.tile.warpgroups > 1 else 0, b.shape[1])
     product = self.accumulator.at[:, columns]
     plgpu.tcgen05_mma(product, a, b, accumulate=False)
@@ -560,6 +574,9 @@ class _PagedRing(_Ring):
   def scratch(stages, tile, swizzle, *blocks, reads=(), pages):
     """Scratch of a ring; `pages`: of how many pages each of `blocks` and `reads` is put together."""
     buffers, _, empty = _Ring.scratch(stages, tile, swizzle, *blocks, reads=reads)
+    for at, (shape, dtype) in enumerate(blocks):
+      if dtype.itemsize == 1:  # is cast before a product takes it
+        buffers[at] = plgpu.SMEM((stages, *shape), dtype)
     copies = sum(n for n, buffer in zip(pages, buffers, strict=True) if buffer is not None)
     return buffers, plgpu.Barrier(num_arrivals=copies, num_barriers=stages), empty
 

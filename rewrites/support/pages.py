@@ -15,6 +15,9 @@ class _PagedRing(_Ring):
   def scratch(stages, tile, swizzle, *blocks, reads=(), pages):
     """Scratch of a ring; `pages`: of how many pages each of `blocks` and `reads` is put together."""
     buffers, _, empty = _Ring.scratch(stages, tile, swizzle, *blocks, reads=reads)
+    for at, (shape, dtype) in enumerate(blocks):
+      if dtype.itemsize == 1:  # is cast before a product takes it
+        buffers[at] = plgpu.SMEM((stages, *shape), dtype)
     copies = sum(n for n, buffer in zip(pages, buffers, strict=True) if buffer is not None)
     return buffers, plgpu.Barrier(num_arrivals=copies, num_barriers=stages), empty
 

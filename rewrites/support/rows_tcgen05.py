@@ -12,12 +12,12 @@ class _Tcgen05Rows(_Rows):
   """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
 
   columns: extents of the products' columns. spills: (shape, axis that is divided or None, dtype) of computed operands,
-  which pass through shared memory. padded: whether fewer rows than a multiple of 128 are padded.
+  which pass through shared memory. padded: whether fewer rows than a multiple of 128 are padded. casts: see `divide`.
   """
 
   layout, unit = plgpu.Layout.TCGEN05, 128
 
-  def __init__(self, rows, columns, spills=(), padded=False):
+  def __init__(self, rows, columns, spills=(), padded=False, casts=()):
     rows = self.pad(rows, padded)
     if any(n % 128 for n in rows) or any(n % 16 or n > 256 for n in columns):
       raise ValueError(
@@ -28,7 +28,7 @@ class _Tcgen05Rows(_Rows):
     if any(n // self.warpgroups > 128 for n in rows):
       raise ValueError(f"{rows} rows do not fit {self.warpgroups} warpgroups: use smaller blocks")
     self.columns = max(columns)
-    self.divide(spills)
+    self.divide(spills, casts)
 
   def scratch(self):
     """The accumulator of each warpgroup (products are read before the next one starts), computed operands."""
@@ -53,6 +53,8 @@ class _Tcgen05RowsPart(_RowsPart):
 
   def dot(self, a, b, acc=None):
     """`a @ b` (+ `acc`) in float32 registers; both operands in shared memory."""
+    if a.dtype == jnp.float32:
+      raise ValueError("tcgen05 multiplies no float32: cast the operand to float16 or bfloat16")
     columns = pl.ds(self.wg * self.tile.columns if self.tile.warpgroups > 1 else 0, b.shape[1])
     product = self.accumulator.at[:, columns]
     plgpu.tcgen05_mma(product, a, b, accumulate=False)
