@@ -1,6 +1,7 @@
 """Loops of products in functions that run once, pages that a table names, and padded rows: what ports, what stays."""
 
 import ast
+import importlib.util
 import pathlib
 
 import pytest
@@ -10,7 +11,9 @@ from pallas_port.translator.driver import port
 from pallas_port.translator.names import Resolver
 from pallas_port.translator.plan import plan_module
 from pallas_port.translator.result import TARGETS, Options
-from pallas_port.translator.source import Source
+from pallas_port.translator.source import Source, read
+from pallas_port.translator.verify import jobs
+from pallas_port.translator.verify.example import Subject
 
 TEXT = (pathlib.Path(harness.__file__).parent / "decode" / "source.py").read_text()
 
@@ -99,3 +102,16 @@ def test_a_helper_that_multiplies_goes_with_its_calls():
     assert "multiply" not in result.text.replace("multiplies", "")
     used = changed(LOOP, "    kept = multiply\n" + LOOP)
     assert any(code == "B130" for code, _ in kept(used))
+
+
+def test_pages_of_bytes():
+    """Cast in shared memory, with float32 factors in two parts; on sm100, whose operands all pass through it, refused."""
+    source = read(importlib.util.find_spec("jax.experimental.pallas.ops.gpu.paged_attention").origin)
+    example = str(pathlib.Path(__file__).parent / "verify_data" / "pages_of_bytes.py")
+    texts = {target: port(source, target, Options()).text for target in TARGETS}
+    subjects = {target: Subject(source.filename, text, example, "inputs", entry="paged_attention") for target, text in texts.items()}
+    todo = [jobs.Job(f"{rung} sm90", f"translator.verify.{rung}", subjects["sm90"], "sm90") for rung in ("lower", "interpret")]
+    todo.append(jobs.Job("lower sm100", "translator.verify.lower", subjects["sm100"], "sm100"))
+    *right, refused = jobs.run_jobs(todo, env=jobs.CPU_ONLY, timeout=120)
+    assert [r.status for r in right] == ["passed", "passed"], right
+    assert refused.status == "failed" and "ValueError" in refused.detail, refused

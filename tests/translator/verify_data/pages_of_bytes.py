@@ -1,32 +1,20 @@
-"""JAX's own paged attention with keys and values in 8 bits, each token with a scale. Only on sm90: the
-weights of the values are float32, which wgmma gets in two parts."""
+"""JAX's own paged attention with keys and values in 8 bits, each token with a scale."""
 
 import jax
 import jax.numpy as jnp
 
-SOURCE_MODULE = "jax.experimental.pallas.ops.gpu.paged_attention"
-TARGETS = ("sm90",)
-
-SHAPES = {
-    "1x8/1 heads, 8 pages": dict(batch=1, heads=8, kv_heads=1, pages=8, head_dim=64, lengths=(77,)),
-    "32x32/4 heads, 256 pages, 4 parts": dict(batch=32, heads=32, kv_heads=4, pages=256, head_dim=128, k_splits=4),
-}
-ENTRIES = dict.fromkeys(SHAPES, "paged_attention")
-SMALL = tuple(SHAPES)[:1]
-TIMED = tuple(SHAPES)[1:]
-INSTRUCTIONS = {"sm90": ("HGMMA", "UTMALDG")}
 PAGE = 16
 
 
-def inputs(batch, heads, kv_heads, pages, head_dim, lengths=None, k_splits=1):
+def inputs(batch=1, heads=8, kv_heads=1, pages=8, head_dim=64, length=77):
     q, k, v, table, k_scales, v_scales = jax.random.split(jax.random.key(24), 6)
     shape = (kv_heads, batch * pages, PAGE, head_dim)
     q = (2 * head_dim**-0.5 * jax.random.normal(q, (batch, heads, head_dim))).astype(jnp.bfloat16)
     k, v = (jax.random.randint(x, shape, -127, 128).astype(jnp.int8) for x in (k, v))
     scales = [jax.random.uniform(x, shape[:-1], minval=0.5, maxval=1.5) / 70 for x in (k_scales, v_scales)]
     table = jax.random.permutation(table, batch * pages).reshape(batch, pages).astype(jnp.int32)
-    lengths = jnp.array(lengths or [pages * PAGE] * batch, jnp.int32)
-    config = dict(k_splits=k_splits, pages_per_compute_block=4 if pages < 64 else 8)
+    lengths = jnp.full(batch, length, jnp.int32)
+    config = dict(k_splits=1, pages_per_compute_block=4)
     return "paged_attention", (q, k, v, table, lengths, *scales), config
 
 
@@ -40,6 +28,3 @@ def reference(q, k, v, table, lengths, k_scales, v_scales):
     out = jnp.einsum("bhgk,hbkd->bhgd", jax.nn.softmax(s, axis=-1), v, precision="highest")
     return out.reshape(batch, heads, depth)
 
-
-def work(q, k, v, table, lengths, k_scales, v_scales):
-    return {"bytes": 2 * q.nbytes + k.nbytes + v.nbytes + k_scales.nbytes + v_scales.nbytes}
