@@ -21,7 +21,7 @@ from ..translator import actions
 from ..translator.model.text import call_lines
 from .dot_sm90 import MATMUL
 from .engine import Example, Insertion, Rule
-from .pipeline import any_steps, dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+from .pipeline import any_steps, dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, starts, wait_line
 
 
 class DotSm100(Rule):
@@ -63,6 +63,6 @@ class DotSm100(Rule):
         single = f".astype({modules.name('jax.numpy')}.float32)" if plan.converted else ""
         for i, p in enumerate(plan.products):
             lines.append(f"    {p.accumulator} = {plan.part}.accumulator({i}){single}")
-        lines += epilogue(node, plan, 2)
+        lines += [*starts(plan, 2), *epilogue(node, plan, 2)]
         lines += ["  tile.free()", f"  return {count}"]
         return [*loads_function(node, plan, modules), "", "", *lines]

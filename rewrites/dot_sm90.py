@@ -26,7 +26,7 @@ from ..translator import actions
 from ..translator.model.text import call_lines
 from .dot_parts import parts_loop
 from .engine import Example, Insertion, Rule
-from .pipeline import dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, wait_line
+from .pipeline import dropped_comments, epilogue, kernel_head, launch_lines, left_tile, loads_function, loop_call, right_tile, starts, wait_line
 
 MATMUL = '''
 import functools
@@ -90,7 +90,7 @@ class DotSm90(Rule):
         lines += [f"  {c}" for c in before]
         if plan.parts:
             lines += parts_loop(plan, modules, inside, on_loop)
-            lines += [*epilogue(node, plan, 1), f"  return {count}"]
+            lines += [*starts(plan, 1), *epilogue(node, plan, 1), f"  return {count}"]
             return [*loads_function(node, plan, modules), "", "", *lines]
         lines += [f"  def products({', '.join(accumulators)}):", f"    def {plan.body_name}({plan.step or 'step_index'}, {count}):"]
         lines += [f"      {c}" for c in inside]
@@ -112,6 +112,6 @@ class DotSm90(Rule):
         ]
         shapes = [f"{plgpu}.ACC({part}.shape, {jnp}.{plan.accumulate})"] * len(accumulators)
         lines += call_lines(f"  {', '.join(accumulators)}, {count} = {pl}.run_scoped", ["products", *shapes])
-        lines += epilogue(node, plan, 1)
+        lines += [*starts(plan, 1), *epilogue(node, plan, 1)]
         lines.append(f"  return {count}")
         return [*loads_function(node, plan, modules), "", "", *lines]

@@ -142,6 +142,11 @@ def epilogue(node: cst.FunctionDef, plan: DotPlan, depth: int) -> list[str]:
     return lines
 
 
+def starts(plan: DotPlan, depth: int) -> list[str]:
+    """Source lines that add what the accumulators start as."""
+    return [f"{'  ' * depth}{name} += {plan.part}.{text}" for name, text in plan.starts]
+
+
 def left_tile(product: Product, plan: DotPlan) -> str:
     name, rows = plan.operands[product.left].name, f"{plan.part}.rows"
     return f"{name}.at[:, {rows}].transpose((1, 0))" if product.left_transposed else f"{name}.at[{rows}, :]"

@@ -63,6 +63,7 @@ class DotPlan:
     statics: parameters of the kernel that are no refs though they may be passed by position.
     tf32: float32 operands may be multiplied as TF32: the target can, and the source allows it.
     accumulate: the dtype of the accumulators, "float32" or "int32".
+    starts: (accumulator, the tile that it starts as: a method of the part).
     converted: the sums in int32 become float32, in which the source adds them up.
     parts: float32 operands are split into bfloat16 parts, since the source allows no TF32.
     turned: operands that are transposed ahead of the kernel if their dtype asks for it: on sm90 those
@@ -93,6 +94,7 @@ class DotPlan:
     tf32: bool = False
     accumulate: str = "float32"
     converted: bool = False
+    starts: tuple[tuple[str, str], ...] = ()
     turned: frozenset[int] = frozenset()
     parts: bool = False
 

@@ -7,7 +7,7 @@ stage, the product issued against an accumulator, and everything after the loop 
 the accumulator's values.  Both walk the same loop, so the number of steps is counted alike.
 
 Planned here: kernels with one ``fori_loop`` whose carry holds only accumulators of the form
-``acc + dot(load, load)`` starting at zero, or with such products outside of any loop (the loop over
+``acc + dot(load, load)`` starting at zero or as a loaded tile (added behind the loop), or with such products outside of any loop (the loop over
 the contraction is then made).  Operands may be transposed; their masks must be tests against the
 ends of the array with a zero fill, which the copy engine does by itself.  The epilogue may load
 whole blocks and must store one tile.  Kernels of another form whose operands are computed go to
@@ -173,6 +173,7 @@ class _Planner:
         self.inline_loop = False
         self.accumulate = "float32"
         self.converted = False
+        self.starts: list[tuple[str, Access, str]] = []
 
     # -- the form ---------------------------------------------------------------------------
 
@@ -214,7 +215,9 @@ class _Planner:
                 raise Unplanned(node, "a transposed register array")
         self._check_epilogue(epilogue)
         load_statements = self._slice(loop_at, self._address_names(operands, body_statements))
-        compute_statements = self._slice(loop_at, self._epilogue_names(epilogue) - set(self.accumulators) | self._bound_names())
+        starts = tuple((name, self._start_text(access, cast)) for name, access, cast in self.starts)
+        needed = self._epilogue_names(epilogue) - set(self.accumulators) | self._bound_names()
+        compute_statements = self._slice(loop_at, needed.union(*(names_in(text) for _, text in starts)))
         lower, upper = ("0", "")
         if self.loop is not None:
             lower, upper = self._text(self.loop.lower), self._text(self.loop.upper)
@@ -252,6 +255,7 @@ class _Planner:
             tf32=self.group.target == "sm90" and self.accumulate == "float32" and all(need_of(d, self.resolver) == "tf32" for d in model.dots),
             accumulate=self.accumulate,
             converted=self.converted,
+            starts=starts,
             turned=self._turned(products) if self.group.target == "sm90" and not self._split() else frozenset(),
             parts=self._split(),
         )
@@ -318,22 +322,47 @@ class _Planner:
         if not len(targets) == len(inits) == len(results) == len(self.model.dots):
             raise Unplanned(loop.node, "a loop that carries more than the accumulators of its products")
         names: dict[ast.AST, str] = {}
-        starts = {self._zeros(init) for init in inits}
+        starts = {self._zeros(init) for init in inits} - {""}
         if len(starts) > 1:
             raise Unplanned(loop.node, "accumulators of different dtypes")
         for out, init, result, name in zip(targets, inits, results, carried):
             if not self._zeros(init):
-                raise Unplanned(init, "an accumulator that does not start at zero")
+                self.starts.append((out.id, *self._started(init)))  # type: ignore[union-attr]
             dot = self._added_dot(result, name) if self._only_added_to(name, result) else None
             if dot is None:
                 raise Unplanned(result, "a carry that is not the accumulator plus one product")
             names[dot.node] = out.id  # type: ignore[union-attr]
         if len(names) != len(self.model.dots):
             raise Unplanned(loop.node, "a product that is not added to an accumulator")
-        start = starts.pop()
+        start = starts.pop() if starts else "float32"
         self.accumulate = self._accumulate(start)
         self.converted = start != self.accumulate
+        if self.starts and self.accumulate != "float32":
+            raise Unplanned(loop.node, "accumulators in int32 that do not start at zero")
         return [names[d.node] for d in self.model.dots]
+
+    def _started(self, init: ast.expr) -> tuple[Access, str]:
+        """The load of a whole tile that an accumulator starts as, and its cast: it is added behind the loop."""
+        if isinstance(init, ast.Name) and sum(isinstance(n.ctx, ast.Load) for n in self.resolver.named(init.id)) != 1:
+            raise Unplanned(init, f"{init.id} is where an accumulator starts and is read elsewhere", "load it twice")
+        node, cast = self.resolver.value(init), ""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "astype" and len(node.args) == 1:
+            cast, node = f".astype({ast.unparse(node.args[0])})", node.func.value
+        access = next((a for a in self.model.accesses if a.node is node and a.kind == "load"), None)
+        if access is None or access.tile is None or len(access.dims or ()) != 2 or access.mask is not None:
+            raise Unplanned(init, "an accumulator that starts neither at zero nor as a tile that is loaded")
+        return access, cast
+
+    def _start_text(self, access: Access, cast: str) -> str:
+        index = _target(access)
+        if isinstance(index, ast.Name):
+            return f"load({index.id}){cast}"
+        if not isinstance(index, ast.Subscript):
+            raise Unplanned(access.node, "an accumulator that starts as a view of a view")
+        whole = isinstance(index.slice, ast.Constant) and index.slice.value is ...
+        parts = index.slice.elts if isinstance(index.slice, ast.Tuple) else [index.slice]
+        window = "" if whole else f".at[{', '.join(map(self._text, parts))}]"
+        return f"load({access.ref.name}{window}){cast}"
 
     def _body_results(self, loop: Loop, count: int) -> tuple[list[ast.expr], list[str]]:
         """(the new carry, the names of the carried values) of the loop body."""
@@ -705,7 +734,10 @@ class _Planner:
                 raise Unplanned(node, f"{name} beside matrix products", "do it in a kernel of its own")
         if self.resolver.statement_of(self.store.node) not in self.statements:
             raise Unplanned(self.store.node, "a store inside a conditional beside products")
-        self.loads = [a for a in model.accesses if a.kind == "load" and a not in self.staged and a.tile is not None]
+        apart = [*self.staged, *(access for _, access, _ in self.starts)]
+        self.loads = [a for a in model.accesses if a.kind == "load" and a not in apart and a.tile is not None]
+        if any(access.ref is self.store.ref for _, access, _ in self.starts):
+            raise Unplanned(self.store.node, "an accumulator that starts as the result's own tile")
         for a in self.loads:
             at = next((i for i, s in enumerate(self.statements) if self.resolver.is_inside(a.node, s)), -1)
             if at < epilogue:

@@ -104,6 +104,33 @@ def test_int8_products_that_wrap_are_not_summed_in_int32():
     assert "not all are int32" in reason(source(loop("jnp.dot(a_ref[:, ks], b_ref[ks, :])", init="jnp.zeros((bm, bn), jnp.int32)")))
 
 
+STARTS = [
+    pytest.param("", "o_ref[...]", "the result's own tile", id="result"),
+    pytest.param("", "jnp.ones((bm, bn), jnp.float32)", "starts neither at zero nor", id="ones"),
+    pytest.param("", "a_ref[...] * 2", "starts neither at zero nor", id="computed"),
+    pytest.param("start = a_ref[...]\n", "start + start", "starts neither at zero nor", id="sum"),
+]
+
+
+@pytest.mark.parametrize("before, init, text", [
+    pytest.param("", "a_ref[...]", "load(a_ref)", id="whole"),
+    pytest.param("start = a_ref[...].astype(jnp.float32)\n", "start", "load(a_ref).astype(jnp.float32)", id="named-and-cast"),
+    pytest.param("i = pl.program_id(0)\n", "a_ref[pl.ds(i * bm, bm), pl.ds(0, bn)]", "load(a_ref.at[pl.ds(i * bm, bm), pl.ds(0, bn)])", id="slices"),
+])
+def test_sums_that_start_as_a_tile(before, init, text):
+    found, _ = dot_plan(source(before + loop(init=init)))
+    assert found.starts == (("acc", text),)
+
+
+@pytest.mark.parametrize("before, init, why", STARTS)
+def test_other_starts_of_sums(before, init, why):
+    assert why in reason(source(before + loop(init=init)))
+
+
+def test_start_that_is_read_elsewhere():
+    assert "read elsewhere" in reason(source("start = a_ref[...]\n" + loop(init="start", after="acc += start\n")))
+
+
 @pytest.mark.parametrize("product, turned", [
     ("a_ref[:, ks] @ b_ref[ks, :]", {1}), ("a_ref[:, ks] @ b_ref[:, ks].T", set()),
     ("a_ref[ks, :].T @ b_ref[ks, :]", {0, 1}), ("pl.dot(a_ref[ks, :], b_ref[:, ks], trans_a=True, trans_b=True)", {0}),
