@@ -204,6 +204,8 @@ def launch_lines(data: LaunchData, tile_class: str, modules) -> list[str]:
         lines += [f"  {array} = _parts({array})" for array in dict.fromkeys(array for _, array in data.blocks)]
     add(1, f"blocks = [{', '.join(blocks)}]")
     minor = dict.fromkeys(_minor(at, data) for at in range(len(plan.operands)))
+    if plan.step:  # an instruction contracts whole swizzled tiles, across the rows of an operand too
+        minor |= dict.fromkeys(extents[contracted_dimension(at, plan)] for at, (extents, _) in enumerate(data.blocks))
     if not plan.masked:  # TMA takes whole swizzled tiles of an array that is not padded
         minor |= dict.fromkeys(f"{array}.shape[-1]" for _, array in data.blocks)
     first = data.blocks[0][1]

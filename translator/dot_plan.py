@@ -9,16 +9,24 @@ from __future__ import annotations
 import ast
 import dataclasses
 
-from .model.events import Dot
+from .model.events import Access, Dot
 from .names import TRITON
+from .values import UNKNOWN_FACTOR, Index
 
 
 class Unplanned(Exception):
-    """The kernel is not of a planned form: (node, reason, advice)."""
+    """The kernel is not of a planned form: (node, reason, advice). final: no other form is tried."""
 
-    def __init__(self, node: ast.AST, reason: str, advice: str = "") -> None:
+    def __init__(self, node: ast.AST, reason: str, advice: str = "", final: bool = False) -> None:
         super().__init__(reason)
-        self.node, self.reason, self.advice = node, reason, advice
+        self.node, self.reason, self.advice, self.final = node, reason, advice, final
+
+
+class NameTaken(Unplanned):
+    """The kernel or the code around its call uses a name that the port needs."""
+
+    def __init__(self, node: ast.AST, name: str) -> None:
+        super().__init__(node, f"the port needs the name {name}", "rename it", final=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +135,18 @@ class LaunchData:
     extra: tuple[tuple[str, str], ...]
     checks: tuple[tuple[str, str], ...]
     many: tuple[str, ...]
+
+
+def check_alignment(access: Access, index: Index) -> None:
+    """Raises Unplanned for a tile whose start in one dimension may be any number.
+
+    The copy engine fills swizzled tiles of 8 rows; JAX refuses a start that it cannot prove to be a
+    multiple of that.
+    """
+    if index.kind in ("slice", "run") and UNKNOWN_FACTOR in index.terms:
+        what = f"at {index.start}" if index.start else "at an index"
+        raise Unplanned(access.node, f"an operand in {access.ref.name} that starts {what}, of which no divisor is known",
+                        "say pl.multiple_of(start, 8) where that is so")
 
 
 def contracted_dimension(at: int, plan: DotPlan) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 
-from .dot_plan import DotPlan, LaunchData, Unplanned, contracted_dimension
+from .dot_plan import DotPlan, LaunchData, NameTaken, Unplanned, contracted_dimension
 from .kernel_shapes import names_in, shape_of
 from .names import Resolver, walk
 from .plan_calls import alone
 from .sites import CallSite, compiler_parameter
+from .values import Scalar, TupleValue
 
 # Names of the emitted launch, which may hide nothing of the caller's.
 _LAUNCH_NAMES = {
@@ -50,7 +51,7 @@ def plan_launch(group, site: CallSite, call, plan: DotPlan, names) -> LaunchData
     texts = [*grid, *translate.arrays, *(d for b, _ in blocks for d in b), *map(ast.unparse, site.bound.values()), *(t for _, t in extra),
              ast.unparse(outs), *(translate(t, site.call) for t in plan.tile), *(f"ref{v}" for v in views if v)]
     if taken := {n for t in texts for n in names_in(t)} & _LAUNCH_NAMES:
-        raise Unplanned(site.call, f"the port needs the name {min(taken)}", "rename it")
+        raise NameTaken(site.call, min(taken))
     return LaunchData(
         name=names.pick(f"launch_{plan.name.lstrip('_')}", f"launch_{plan.name.lstrip('_')}_"),
         parameters=tuple(translate.arrays),
@@ -145,8 +146,11 @@ class Translator:
         if at < len(specs) and specs[at].block_shape is not None:
             kept = [d for d, b in enumerate(specs[at].block_shape) if b is not None]
             dim = kept[dim]
-        array = self.arrays[at] if at < self.inputs else "out_type"
-        return f"{array}.shape[{dim}]"
+        return f"{self.arrays[at]}.shape[{dim}]" if at < self.inputs else self.result_extent(at, str(dim))
+
+    def result_extent(self, at: int, dim: str) -> str:
+        """The extent of a result."""
+        return f"out_type.shape[{dim}]"
 
     def __call__(self, text: str, node: ast.AST) -> str:
         tree = ast.parse(text, mode="eval")
@@ -171,8 +175,20 @@ class _ToCaller(ast.NodeTransformer):
                 return kept[int(dim)]
             if at < self.t.inputs:
                 return ast.parse(f"{self.t.arrays[at]}.shape[{ast.unparse(node.slice)}]", mode="eval").body
-            return ast.parse(f"out_type.shape[{ast.unparse(node.slice)}]", mode="eval").body
+            return ast.parse(self.t.result_extent(at, ast.unparse(node.slice)), mode="eval").body
+        if isinstance(base, ast.Attribute) and base.attr == "shape" and isinstance(node.slice, ast.Constant):
+            extent = self._array_extent(base, node.slice.value)
+            if extent and extent != ast.unparse(node):
+                return self.visit(ast.parse(extent, mode="eval").body)
         return self.generic_visit(node)
+
+    def _array_extent(self, shape: ast.Attribute, dimension: int) -> str:
+        """One extent of an array that the kernel holds in registers, in the kernel's names; "" if not known."""
+        text, values = ast.unparse(shape), self.t.group.model.values
+        known = {v for n, v in values.items() if isinstance(n, ast.Attribute) and ast.unparse(n) == text}
+        value = known.pop() if len(known) == 1 else None
+        item = value.items[dimension] if isinstance(value, TupleValue) and dimension < len(value.items) else None
+        return item.text if isinstance(item, Scalar) else ""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         group, site = self.t.group, self.t.site

@@ -10,8 +10,9 @@ Planned here: kernels with one ``fori_loop`` whose carry holds only accumulators
 ``acc + dot(load, load)`` starting at zero or as a loaded tile (added behind the loop), or with such products outside of any loop (the loop over
 the contraction is then made).  Operands may be transposed; their masks must be tests against the
 ends of the array with a zero fill, which the copy engine does by itself.  The epilogue may load
-whole blocks and must store one tile.  Kernels of another form whose operands are computed go to
-``plan_staged.py``; what neither covers is diagnosed (B130) and stays on Triton.
+whole blocks and must store one tile.  Kernels of another form go to ``plan_staged.py``: computed
+operands, further carries, reductions, several results.  What neither covers is diagnosed (B130) and
+stays on Triton.
 
 What the target decides (registers or tensor memory, which instruction) is not planned here: see
 ``rewrites/dot_sm90.py`` and ``rewrites/dot_sm100.py``.
@@ -24,12 +25,12 @@ import functools
 
 from . import actions as act
 from .actions import span_of
-from .dot_plan import DotPlan, Operand, Product, Unplanned, transposed_by_call
+from .dot_plan import DotPlan, NameTaken, Operand, Product, Unplanned, check_alignment, transposed_by_call
 from .model.events import Access, Dot, KernelModel, Loop
 from .kernel_shapes import names_in, shape_of
 from .names import MOSAIC, PALLAS, TRITON, Resolver, walk
 from .plan_dot_launch import known_tiles, plan_launch, unused_partial
-from .plan_staged import computes_operands, plan_staged
+from .plan_staged import plan_staged
 from .precision import need_of
 from .recorded import FLOAT8, HALF, recorded_dtypes
 from .replacements import ALONG_AXES, replacement
@@ -55,7 +56,7 @@ def plan_dots(group, names, modules, emission) -> None:
         launches = [plan_launch(group, site, call, plan, names) for site, call in zip(group.sites, group.calls)]
     except Unplanned as problem:
         try:
-            if not computes_operands(group.model, group.resolver):
+            if problem.final:
                 raise problem
             plan_staged(group, names, modules, emission)
         except Unplanned as left:
@@ -228,7 +229,7 @@ class _Planner:
         for node in walk(kernel):
             name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
             if name in taken or kernel.name in taken | {"body", "grid"}:
-                raise Unplanned(node, f"the port needs the name {name or kernel.name}", "rename it")
+                raise NameTaken(node, name or kernel.name)
         pick = FreshNames.within(kernel).pick
         return DotPlan(
             name=kernel.name,
@@ -287,7 +288,7 @@ class _Planner:
                             or preferred is not None and self._is_int32(preferred))
         if any(integers) != all(integers) or start == "int32" and not all(integers):
             raise Unplanned(self.model.dots[0].node, "products of which not all are int32, as their accumulators are",
-                            "give each product preferred_element_type=jnp.int32")
+                            "give each product preferred_element_type=jnp.int32", final=True)
         return "int32" if all(integers) else "float32"
 
     def _is_int32(self, dtype: ast.expr) -> bool:
@@ -503,6 +504,7 @@ class _Planner:
             elif ix.kind == "scalar":
                 texts.append(self._emitted(ix.start, access.node))
             elif ix.kind in ("slice", "run"):
+                check_alignment(access, ix)
                 source = self._slice_text(access, d)
                 texts.append(source or f"{pl}.ds({self._emitted(ix.start, access.node)}, {ix.size})")
                 sizes.append(ix.size)

@@ -37,11 +37,13 @@ from __future__ import annotations
 import ast
 import dataclasses
 
-from .dot_plan import Unplanned, transposed_by_call
+from .dot_plan import Unplanned, check_alignment, transposed_by_call
+from .kernel_shapes import names_in
 from .model.events import Access, Dot, KernelModel, Loop
 from .model.text import wrap
 from .names import PALLAS, Resolver, walk
 from .once_functions import once_functions
+from .product_operands import readers, sources
 from .product_sums import find_sum
 from .replacements import ALONG_AXES, PLAIN_REDUCTIONS, replacement
 from .slice_loads import names_loaded, names_stored
@@ -61,13 +63,6 @@ def plan_staged(group, names, modules, emission) -> None:
     emission.actions += launches
     group.notes += group.call_notes() + planner.notes
     group.block("N205", group.model.dots[0].node, "products accumulate in float32; float16 and bfloat16 operands only")
-
-
-def computes_operands(model: KernelModel, resolver: Resolver) -> bool:
-    """Whether a product reads what the kernel computes in registers: the kind of kernel that this form is for."""
-    loads = {a.node for a in model.accesses if a.kind == "load"}
-    roots = [operand_root(n, resolver) for d in model.dots for n in (d.left, d.right)]
-    return any((resolver.value(r) if isinstance(r, ast.Name) else r) not in loads for r in roots)
 
 
 class StagedPlanner:
@@ -95,8 +90,6 @@ class StagedPlanner:
         for pages in self.model.pages:
             if pages.result.dims is None:
                 raise Unplanned(pages.node, "pages put together to a tile of unknown shape")
-        for node in self.model.repeats:
-            raise Unplanned(node, "one index vector for rows and columns beside matrix products", "use two jnp.arange")
         self.fresh = FreshNames.within(self.kernel)
         pick = self.fresh.pick
         self.loads_name = f"{self.kernel.name}_loads"
@@ -112,6 +105,10 @@ class StagedPlanner:
         self._divide()
         self._stage()
         self._pad()
+        dropped = {n for load in self.staged.values() for n in walk(load.access.node)}
+        for node in self.model.repeats:
+            if node not in dropped:
+                raise Unplanned(node, "one index vector for rows and columns beside matrix products", "use two jnp.arange")
         self._register_dots()
         self._turns()
 
@@ -170,7 +167,16 @@ class StagedPlanner:
         known = [t for t in dict.fromkeys(texts) if t]
         if not known:
             raise Unplanned(self.model.dots[0].node, "a tile whose extents are not known")
-        return min(known, key=lambda t: (".shape[" in t, len(t)))
+        late = self._named_late()
+        return min(known, key=lambda t: (bool(names_in(t) & late), ".shape[" in t, len(t)))
+
+    def _named_late(self) -> set[str]:
+        """What the kernel names only behind its first load or store of a tile, as in ``bq, d = q.shape``."""
+        nodes = {a.node for a in self.model.accesses if a.tile is not None}
+        first = next((i for i, s in enumerate(self.kernel.body) if nodes & set(walk(s))), len(self.kernel.body))
+        return {
+            n.id for s in self.kernel.body[first:] for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
 
     def _arrays(self) -> list[Array]:
         found = [v for v in self.model.values.values() if isinstance(v, Array) and v.dims is not None]
@@ -209,6 +215,8 @@ class StagedPlanner:
                 continue
             if uses is not None:
                 loop = self._loop_of(access)
+                for ix in access.view or () if access.node not in self.pages else ():
+                    check_alignment(access, ix)
                 load = self._staged_load(access, uses)
             else:
                 read = self._staged_read(access)
@@ -236,8 +244,8 @@ class StagedPlanner:
             step = variable if lower == "0" else f"{variable} - {wrap(lower)}"
             steps = upper if lower == "0" else f"{wrap(upper)} - {wrap(lower)}"
             self.rings.append(Ring(self.fresh.pick("ring", "stages"), ordered, loop, step, steps))
-        if not any(r.loop and r.operands for r in self.rings):
-            raise Unplanned(self.model.dots[0].node, "products of which no loop loads an operand")
+        if not self.rings:
+            raise Unplanned(self.model.dots[0].node, "products of which no operand is a tile of an array")
         self._share()
 
     def _share(self) -> None:
@@ -273,25 +281,61 @@ class StagedPlanner:
         operands = {operand_root(n, self.resolver) for d in self.model.dots for n in (d.left, d.right)}
         if node in operands:
             return access.ref.name.removesuffix("_ref") or "tile", statement, False
+        if access.node in self.pages:
+            return self._uses_of_pages(access, statement, operands)
+        target = self._assigned_to(node, statement)
+        if target is None or not self._only_for_products(target, node, operands):
+            return None
+        alone = True
+        if isinstance(statement.value, ast.Tuple):  # type: ignore[attr-defined]
+            loads = {a.node for a in self.model.accesses if a.kind == "load" and a.tile is not None}
+            alone = all(
+                node in loads and (name := self._assigned_to(node, statement)) is not None
+                and self._only_for_products(name, node, operands) for node in statement.value.elts  # type: ignore[attr-defined]
+            )
+        return target.id, statement, alone
+
+    def _assigned_to(self, node: ast.AST, statement: ast.stmt) -> ast.Name | None:
+        """The only name of a load: of ``k = load``, or of its place in ``k, v = load, load``."""
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return None
+        target, value = statement.targets[0], statement.value
+        if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, ast.Tuple) and node in value.elts:
+            if len(target.elts) != len(value.elts) or any(isinstance(e, ast.Starred) for e in (*target.elts, *value.elts)):
+                return None
+            target, value = target.elts[value.elts.index(node)], node  # type: ignore[arg-type]
+        if value is not node or not isinstance(target, ast.Name):
+            return None
+        return target if len(self.resolver.scope_of(target).bindings.get(target.id, ())) == 1 else None
+
+    def _only_for_products(self, target: ast.Name, load: ast.AST, operands: set[ast.expr]) -> bool:
+        found = readers(target.id, load, self.resolver)
+        return bool(found) and all(n in operands or self._is_attribute(n) for n in found)
+
+    def _is_attribute(self, name: ast.Name) -> bool:
+        """Whether only the dtype or shape of what a name holds is read."""
+        parent = self.resolver.parents[name]
+        return isinstance(parent, ast.Attribute) and parent.attr in ("dtype", "shape", "ndim")
+
+    def _uses_of_pages(self, access: Access, statement: ast.stmt, operands: set[ast.expr]) -> tuple[str, ast.stmt, bool] | None:
+        """As ``_uses``; casts of pages are left to the copies."""
+        node = self.node_of(access)
         if not (isinstance(statement, ast.Assign) and statement.value is node and len(statement.targets) == 1):
             return None
         target = statement.targets[0]
         if not isinstance(target, ast.Name):
             return None
-        casts = self._casts_of(target) if access.node in self.pages else []  # others are cast in registers
+        casts = self._casts_of(target)
         if len(self.resolver.scope_of(target).bindings.get(target.id, ())) != 1 + len(casts):
             return None
-        readers = [n for n in self.resolver.named(target.id) if isinstance(n.ctx, ast.Load) and self._reads(n, target, bool(casts))]
-        for name in readers:
-            parent = self.resolver.parents[name]
-            if name in operands or isinstance(parent, ast.Attribute) and parent.attr in ("dtype", "shape", "ndim"):
-                continue
-            if any(self.resolver.is_inside(name, cast.value.func) for cast in casts):  # type: ignore[attr-defined]
-                continue
-            return None
-        if readers:
+        found = [n for n in self.resolver.named(target.id) if isinstance(n.ctx, ast.Load) and self._reads(n, target, bool(casts))]
+        for name in found:
+            cast = any(self.resolver.is_inside(name, c.value.func) for c in casts)  # type: ignore[attr-defined]
+            if not (cast or name in operands or self._is_attribute(name)):
+                return None
+        if found:
             self.casts |= dict.fromkeys(casts, access)
-        return (target.id, statement, True) if readers else None
+        return (target.id, statement, True) if found else None
 
     def node_of(self, access: Access) -> ast.AST:
         """What stands for a loaded tile in the kernel."""
@@ -422,7 +466,9 @@ class StagedPlanner:
             if loop.body is block:
                 self._check_loop(loop, access)
                 return loop
-        raise Unplanned(access.node, "an operand of a product that is loaded in a branch or in a loop within a loop")
+        if isinstance(block, (ast.For, ast.While)):
+            raise Unplanned(access.node, "an operand of a product that is loaded in a Python loop", "use one lax.fori_loop")
+        raise Unplanned(access.node, "an operand of a product that is loaded in a branch, a while_loop or a loop within a loop")
 
     def _check_loop(self, loop: Loop, access: Access) -> None:
         """Raises Unplanned for a loop that the memory warpgroup cannot run along."""
@@ -519,6 +565,20 @@ class StagedPlanner:
                 raise Unplanned(access.mask or access.node, "a mask on other indices than those of the load")
             self.bounds.append((access.ref.name, dim, term.bound))
 
+    def whole_shape(self, node: ast.Attribute, array: Array) -> tuple[ast.expr, str]:
+        """The expression around ``array.shape`` that stands for extents, and these as the refs of the kernel have them."""
+        dims = array.dims or ("",)
+        if not all(dims):
+            raise Unplanned(node, f"the extents of {ast.unparse(node.value)} are not known", "write them out")
+        around = self.resolver.parents[node]
+        if isinstance(around, ast.Subscript) and isinstance(around.slice, ast.Constant) and isinstance(around.slice.value, int):
+            return around, dims[around.slice.value]
+        owner = dims[0].partition(".shape[")[0]
+        rank = next((len(r.dims) for r in self.model.refs if r.name == owner and r.dims is not None), None)
+        if rank == len(dims) and dims == tuple(f"{owner}.shape[{i}]" for i in range(len(dims))):
+            return node, f"{owner}.shape"
+        return node, f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+
     def text(self, node: ast.expr) -> str:
         """The user's own expression with ``program_id`` replaced by the parameter that holds it."""
         return ast.unparse(self.rebuilt(node))
@@ -529,6 +589,12 @@ class StagedPlanner:
 
         def copy(n):
             if isinstance(n, ast.AST):
+                shape = n.value if isinstance(n, ast.Subscript) else n
+                base = self.model.values.get(shape.value) if isinstance(shape, ast.Attribute) and shape.attr == "shape" else None
+                if isinstance(base, Array):  # the memory warpgroup has no tiles
+                    place, whole = self.whole_shape(shape, base)  # type: ignore[arg-type]
+                    if place is n:
+                        return ast.parse(whole, mode="eval").body
                 if n in queries and not queries[n].size:
                     return ast.Subscript(ast.Name(self.program, ast.Load()), ast.Constant(queries[n].axis), ast.Load())
                 if n in scalars and isinstance(n, ast.Call):
@@ -553,7 +619,7 @@ class StagedPlanner:
     def _register_dots(self) -> None:
         self.dots: list[RegisterDot] = []
         for dot in self.model.dots:
-            left, right = self._stage_of(dot.left), self._stage_of(dot.right)
+            left, right = self.stage_of(dot.left), self.stage_of(dot.right)
             flags = self.flags[dot.node]
             left_t = flags.left ^ self.is_transposed(dot.left)
             added, total, target = find_sum(dot, self)
@@ -564,17 +630,18 @@ class StagedPlanner:
                 dot, flags.left, flags.right, spill_left, spill_right=right is None, added=added, sum=total, target=target
             ))
 
-    def _stage_of(self, operand: ast.expr) -> StagedLoad | None:
+    def stage_of(self, operand: ast.expr) -> StagedLoad | None:
+        """The stage that an operand is read from; None for operands in registers."""
         root = operand_root(operand, self.resolver)
         for access, load in self.staged.items():
-            if load.read:
-                continue  # in registers from there on
-            if root is load.node or isinstance(root, ast.Name) and self.resolver.value(root) is load.node:
-                return load
-            if isinstance(root, ast.Name) and access in self.casts.values() and load.name == root.id:
+            if isinstance(root, ast.Name) and access in self.casts.values() and load.name == root.id and not load.read:
                 if self.resolver.scope_of(root) is self.resolver.scope_of(load.statement):
                     return load
-        return None
+        staged = {load.node: load for load in self.staged.values() if not load.read}  # the others go into registers
+        found = [staged.get(s) for s in sources(operand, self.resolver)]  # type: ignore[call-overload]
+        if any(found) and not all(found):
+            raise Unplanned(operand, f"{ast.unparse(operand)} is a tile of an array in some calls only")
+        return found[0]
 
     def is_transposed(self, node: ast.expr) -> bool:
         flipped = False
@@ -594,7 +661,7 @@ class StagedPlanner:
             if self.group.target != "sm90" or len(inside) != 2 or not straight or returned:
                 continue
             first, second = inside
-            if not first.added and second.added and self._stage_of(second.dot.left) is None:
+            if not first.added and second.added and self.stage_of(second.dot.left) is None:
                 self.turn_loops.append(ring.loop)
         turning = [d for loop in self.turn_loops for d in self.dots if self.resolver.is_inside(d.dot.node, loop.body)]
         self.dots = [dataclasses.replace(d, turn=d in turning) for d in self.dots]

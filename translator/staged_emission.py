@@ -11,7 +11,7 @@ from .plan_layouts import plan_layouts
 from .plan_whole_steps import plan_whole_steps
 from .slice_loads import loads_lines
 from .staged_plan import RegisterDot, Ring, handed_over
-from .values import Array
+from .values import Array, RefValue
 
 _CREATION = {"zeros", "ones", "full", "empty"}
 
@@ -125,7 +125,7 @@ class _Emission:
 
     def _divided_nodes(self) -> list[ast.AST]:
         nodes: list[ast.AST] = [a.node for a in self.model.accesses if a.tile is not None]
-        nodes += [n for n, _, _ in self._creations()]
+        nodes += [n for n, *_ in (*self._creations(), *self._like_refs())]
         for n in nodes:
             if not self.resolver.is_inside(n, self.planner.kernel):
                 raise Unplanned(n, "a tile that is made or loaded in a helper function", "move it into the kernel")
@@ -221,7 +221,10 @@ class _Emission:
     # -- arrays that are made -------------------------------------------------------------------
 
     def _creations(self) -> list[tuple[ast.Call, ast.expr, str]]:
-        """(call, extent, part): extents of divided dimensions in calls that make arrays."""
+        """(call, extent, part): extents of divided dimensions in calls that make arrays.
+
+        Where the call names the shape of something, that is the extent and the part a whole shape.
+        """
         found = []
         for node, value in self.model.values.items():
             if not (isinstance(node, ast.Call) and isinstance(value, Array)):
@@ -248,22 +251,112 @@ class _Emission:
                 elif len(split) == 1:
                     found.append((node, argument, part))
                 else:
-                    raise Unplanned(node, f"the shape of {ast.unparse(node)[:60]} is not written out", "write the extents in the call")
+                    shape = self._written_out(node, value)
+                    found.append((node, argument, shape))
+                    break
         return found
+
+    def _written_out(self, node: ast.AST, value: Array) -> str:
+        """The shape of a warpgroup's part of an array."""
+        dims = value.dims or ("",)
+        if not all(dims):
+            raise Unplanned(node, f"the shape of {ast.unparse(node)[:60]} is not known", "write the extents in the call")
+        split = [self.planner.parts.get(a, "") for a in self.planner.axes.of(value)]
+        extents = [f"{part}.size" if part else dim for part, dim in zip(split, dims)]
+        return f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
+
+    def _whole_shapes(self) -> None:
+        """Extents that the kernel takes from divided arrays stay those of the whole tile."""
+        created = {argument for _, argument, _ in self._creations()}
+        for node, value in list(self.model.values.items()):
+            base = self.model.values.get(node.value) if isinstance(node, ast.Attribute) else None
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and node.args:
+                base = self.model.values.get(node.args[0])
+            if node in created or not isinstance(base, Array) or not any(a in self.planner.parts for a in self.planner.axes.of(base)):
+                continue
+            if isinstance(node, ast.Call) or node.attr == "size":
+                raise Unplanned(node, f"{ast.unparse(node)}: the warpgroups divide this array", "take the extent from its shape")
+            if node.attr == "shape":
+                place, text = self.planner.whole_shape(node, base)
+                if place not in created:
+                    self.add(act.StagedText(self.span(place), text))
+
+    def _like_refs(self) -> list[tuple[ast.Call, Array]]:
+        """``jnp.zeros_like(ref)`` of a ref whose block is divided."""
+        return [
+            (node, value) for node, value in self.model.values.items()
+            if isinstance(node, ast.Call) and isinstance(value, Array) and self._short(node).endswith("_like") and node.args
+            and isinstance(self.model.values.get(node.args[0]), RefValue)
+            and any(a in self.planner.parts for a in self.planner.axes.of(value))
+        ]
+
+    def _like(self, node: ast.Call, value: Array) -> str:
+        """``jnp.zeros_like(ref)`` for a warpgroup's part."""
+        keywords = [k for k in node.keywords if k.arg != "dtype"]
+        dtype = next((ast.unparse(k.value) for k in node.keywords if k.arg == "dtype"), f"{ast.unparse(node.args[0])}.dtype")
+        rest = node.args[1:]
+        fill = [ast.unparse(rest.pop(0))] if self._short(node) == "full_like" and rest else []
+        dtype = ast.unparse(rest[0]) if rest else dtype
+        arguments = [self._written_out(node, value), *fill, *(f"{k.arg}={ast.unparse(k.value)}" for k in keywords), f"dtype={dtype}"]
+        return f"{ast.unparse(node.func).removesuffix('_like')}({', '.join(arguments)})"
 
     def _created(self) -> None:
         counted = set(self._index_vectors())
+        self._whole_shapes()
+        for node, value in self._like_refs():
+            self.add(act.StagedText(self.span(node), self._like(node, value)))
         for node, extent, part in self._creations():
             if node in counted:
                 continue
-            self.add(act.StagedText(self.span(extent), f"{part}.size"))
+            self.add(act.StagedText(self.span(extent), part if part.startswith("(") else f"{part}.size"))
             if self._short(node) == "broadcasted_iota" and self._counts_along(node, part):
                 self.add(act.StagedOffset(self.span(node), f"{part}.start"))
+        unused = self._unused(counted)
+        for statement in unused:
+            self.add(act.RemoveStatement(self.span(statement)))
+        counted -= {n for statement in unused for n in walk(statement)}
         for node in counted:
             self.add(act.StagedText(self.span(node), self._indices(node)))
             statement = self.resolver.statement_of(node)
             if test := self._only_under(statement):
                 self.add(act.StagedCondition(self.span(statement.value), test))  # type: ignore[attr-defined]
+
+    def _unused(self, counted: set[ast.Call]) -> list[ast.stmt]:
+        """Assignments of index vectors that nothing but staged loads and each other read.
+
+        JAX finds no layout for them; the copies of the loads are addressed by numbers.
+        """
+        gone = {n for load in self.planner.staged.values() for n in walk(load.access.node)}
+        found: list[ast.stmt] = []
+        kept = dict.fromkeys(self.resolver.statement_of(n) for n in counted if n not in gone)
+        while True:
+            more = [s for s in kept if s not in found and self._read_only_in(s, gone)]
+            if not more:
+                return found
+            found += more
+            gone |= {n for s in more for n in walk(s)}
+            names = [n for s in more for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+            kept |= dict.fromkeys(
+                self.resolver.statement_of(value) for n in names  # what the removed ones were made of
+                if isinstance(value := self.resolver.value(n), ast.expr) and value is not n
+                and isinstance(self.model.values.get(value), Array)
+            )
+
+    def _read_only_in(self, statement: ast.stmt, gone: set[ast.AST]) -> bool:
+        """Whether all names that an assignment of index vectors binds are read nowhere but in ``gone``."""
+        if not isinstance(statement, ast.Assign):
+            return False
+        targets = [t for target in statement.targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
+        indices = all(isinstance(v := self.model.values.get(e), Array) and v.kind in ("int", "bool") for e in values)
+        if not indices or not all(isinstance(t, ast.Name) and len(self.resolver.scope_of(t).bindings.get(t.id, ())) == 1 for t in targets):
+            return False
+        scope = self.resolver.scope_of(statement)
+        readers = [
+            n for t in targets for n in self.resolver.named(t.id)  # type: ignore[attr-defined]
+            if isinstance(n.ctx, ast.Load) and (found := self.resolver.scope_of(n).find(n.id)) and found[0] is scope
+        ]
+        return bool(readers) and all(n in gone for n in readers)
 
     def _only_under(self, statement: ast.stmt) -> str:
         """The condition under which alone something reads what a statement of the kernel assigns, "" if there is none.
@@ -293,7 +386,6 @@ class _Emission:
 
     def _indices(self, node: ast.Call) -> str:
         value = self.model.values[node]
-        tile = value.tile.find()  # type: ignore[union-attr]
         short = self._short(node)
         extent = node.args[0] if short == "arange" else node.args[1]
         if short == "arange" and len(node.args) != 1:
@@ -301,7 +393,30 @@ class _Emission:
         part = next((p for a in self.planner.axes.of(value) if (p := self.planner.parts.get(a))), "")
         dtype = next((k.value for k in node.keywords if k.arg == "dtype"), node.args[0] if short == "iota" else None)
         cast = f".astype({ast.unparse(dtype)})" if dtype is not None and not ast.unparse(dtype).endswith("int32") else ""
-        return f"{self.planner.part}.indices({part or ast.unparse(extent)}, axis={tile.axis if tile.parent is not None else 0}){cast}"
+        return f"{self.planner.part}.indices({part or ast.unparse(extent)}, axis={self._axis(node)}){cast}"
+
+    def _axis(self, node: ast.Call) -> int:
+        """The axis of tiles along which an index vector runs, but for the masks that staged loads leave out."""
+        dropped = {n for load in self.planner.staged.values() for n in walk(load.access.node)}
+        thin = {n: getattr(self.model.values.get(n), "thin_axis", None) for n in self.model.strips}
+        thin |= {n: e.axis for n, e in self.model.expands.items()}
+        axes = {a for n, a in thin.items() if a is not None and n not in dropped and self._depends_on(n, node)}
+        tile = self.model.values[node].tile.find()  # type: ignore[union-attr]
+        if len(axes) > 1 or not axes and tile.conflict:
+            raise Unplanned(node, "one index vector for rows and columns beside matrix products", "use two jnp.arange")
+        return axes.pop() if axes else tile.axis if tile.parent is not None else 0  # type: ignore[return-value]
+
+    def _depends_on(self, node: ast.AST, made: ast.AST, depth: int = 0) -> bool:
+        """Whether a vector is computed from another one, elementwise: not through tiles, as reductions are."""
+        if node is made:
+            return True
+        value = self.model.values.get(node)  # type: ignore[call-overload]
+        if isinstance(value, Array) and value.rank == 2 and value.thin_axis is None or depth > 30:
+            return False
+        if isinstance(node, ast.Name):
+            source = self.resolver.value(node)
+            return source is not node and isinstance(source, ast.expr) and self._depends_on(source, made, depth + 1)
+        return any(self._depends_on(child, made, depth + 1) for child in ast.iter_child_nodes(node))
 
     def _counts_along(self, node: ast.Call, part: str) -> bool:
         dimension = node.args[2] if len(node.args) > 2 else next((k.value for k in node.keywords if k.arg == "dimension"), None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 
 from . import actions as act
-from .dot_plan import Unplanned
+from .dot_plan import NameTaken, Unplanned
 from .model.text import call_lines, wrap
 from .names import MOSAIC, walk
 from .plan_calls import listed, unused_statements
@@ -48,13 +48,13 @@ class _Launch:
         texts = [site.keywords[k] for k in ("in_specs", "out_specs") if k in site.keywords]
         copied = {n.id for t in (*texts, *site.bound.values()) for n in walk(t) if isinstance(n, ast.Name)}
         if taken := copied & names_taken:
-            raise Unplanned(site.call, f"the port needs the name {min(taken)}", "rename it")
+            raise NameTaken(site.call, min(taken))
         if planner.loads_name in self.group.resolver.names_bound_anywhere():
-            raise Unplanned(site.call, f"the port needs the name {planner.loads_name}", "rename it")
+            raise NameTaken(site.call, planner.loads_name)
         refs = {r.position: r.name for r in self.group.model.refs}
         loops = [r.loop for r in planner.rings if r.loop is not None]
         self.uneven = {a for a in range(call.grid_rank) if any(self._depends(loop.upper, a) for loop in loops)}
-        self.translate = Translator(self.group, site, [refs.get(i, "") for i in range(max(refs) + 1)], self.group.inputs)
+        self.translate = _Translator(self.group, site, [refs.get(i, "") for i in range(max(refs) + 1)], self.group.inputs)
 
     def actions(self) -> list[act.Action]:
         group, site = self.group, self.site
@@ -80,11 +80,13 @@ class _Launch:
         for phase in phases:
             once = [rings[r.name] for r in (*phase, *apart) if r.loop is None]
             looped = [n for r in phase if r.loop is not None for n in (rings[r.name], reads.get(r.name)) if n]
-            fits.append(f"_fitting_stages({num_stages}, {tile}, {_joined(once)}, {_joined(looped)})")
+            number, filled = (num_stages, [once, looped]) if looped else ("1", [[], once])
+            fits.append(f"_fitting_stages({number}, {tile}, {', '.join(map(_joined, filled))})")
         lines.append(f"{stages} = {fits[0]}" if len(fits) == 1 else f"{stages} = min({', '.join(fits)})")
+        any_loop = any(r.loop is not None for r in self.planner.rings)
 
         def blocks(r: Ring) -> str:
-            count = "1" if r.loop is None else stages
+            count = "1" if r.loop is None and any_loop else stages
             also = f", reads={reads[r.name]}" if r.reads else ""
             return f"{_kind(r)}.scratch({count}, {tile}, {self._swizzle(r)}, *{rings[r.name]}{also}{self._pages(r)})"
 
@@ -191,8 +193,23 @@ class _Launch:
             parts = [self.planner.parts.get(a, "") for a in self.planner.axes.of(value)]
             extents = [self.translate(d, self.site.call) for d in value.dims]
             axis = next((a for a, p in enumerate(parts) if p), None)
-            found.append(f"(({', '.join(extents)}), {axis}, {self._array(next(iter(self.planner.staged.values())))}.dtype)")
+            found.append(f"(({', '.join(extents)}), {axis}, {self._dtype(root)})")
         return found
+
+    def _dtype(self, operand: ast.expr) -> str:
+        """The dtype of a computed operand in the caller's terms: what it is cast to, else that of a staged tile."""
+        group, loads = self.group, self.planner.staged.values()
+        value = group.resolver.value(operand_root(operand, group.resolver))
+        cast = value.args[0] if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "astype" and value.args else None
+        if isinstance(cast, ast.Attribute) and cast.attr == "dtype":
+            of = group.resolver.value(cast.value)
+            ref = next((r for r in group.model.refs if isinstance(of, ast.Name) and r.name == of.id), None)
+            ref = next((a.ref for a in group.model.accesses if a.kind == "load" and a.node is of), ref)
+            if ref is not None and ref.position < len(self.args):
+                return f"{self.args[ref.position].id}.dtype"
+        elif cast is not None and (name := group.resolver.qualified(cast)) and name.startswith("jax.numpy."):
+            return f"{self.modules.name('jax.numpy')}.dtype({ast.unparse(cast)})"
+        return f"{self._array(next(iter(loads)))}.dtype"
 
     def _block(self, load) -> str:
         extents = ", ".join(self.translate(d, self.site.call) for d in load.block) + ("," if len(load.block) == 1 else "")
@@ -224,15 +241,29 @@ class _Launch:
 
     def _swizzle(self, ring: Ring) -> str:
         minors = []
+        if not ring.operands:
+            return "64"
         for load in ring.operands:
             minor = self.translate(load.block[1], self.site.call)
             minors.append(f"{minor} // {self.tile_name}.warpgroups" if load.split[1] else minor)
             kept = [d for d, i in enumerate(load.index) if i == ":" or "ds(" in i or "slice" in i]
             minors += [self.translate.array_extent(ref, dim) for ref, dim, _ in self.planner.bounds
                        if ref == load.access.ref.name and dim == kept[-1]]
+            minors += self._contracted(load)
         cast = any(load.access in self.planner.casts.values() for load in ring.operands)
         itemsize = "2" if cast else f"{self._array(ring.operands[0])}.dtype.itemsize"
         return f"_swizzle({itemsize}, 64, {', '.join(dict.fromkeys(minors))})"
+
+    def _contracted(self, load) -> list[str]:
+        """The extents that products contract of a staged tile: an instruction takes whole swizzled tiles of them."""
+        found = []
+        for planned in self.planner.dots:
+            dot = planned.dot
+            for operand, value, (_, axis) in zip((dot.left, dot.right), (dot.left_value, dot.right_value),
+                                                 self.planner.axes.operand_axes(dot)):
+                if self.planner.stage_of(operand) is load and axis is not None:
+                    found.append(self.translate(value.dims[axis[1]], self.site.call))
+        return found
 
     def _position(self, at: int, axis: str, lax: str) -> str:
         if at in self.uneven:
@@ -301,6 +332,21 @@ def _elements(node: ast.expr) -> list[str]:
         return list(map(ast.unparse, node.elts))
     text = ast.unparse(node)
     return [f"*{text}" if isinstance(node, ast.Name) else f"*({text})"]
+
+
+class _Translator(Translator):
+    def result_extent(self, at: int, dim: str) -> str:
+        """As the call's ``out_shape`` says it: there may be several results, and no name for their types."""
+        resolver, shapes = self.group.resolver, self.site.keywords.get("out_shape")
+        value = resolver.value(shapes) if shapes is not None else None
+        if isinstance(value, (ast.List, ast.Tuple)):
+            value = resolver.value(value.elts[at - self.inputs]) if at - self.inputs < len(value.elts) else None
+        shape = value.args[0] if isinstance(value, ast.Call) and value.args else None
+        if isinstance(shape, (ast.List, ast.Tuple)) and dim.isdigit() and int(dim) < len(shape.elts):
+            return ast.unparse(shape.elts[int(dim)])
+        if shape is None:
+            raise Unplanned(self.site.call, "extents of a result that are not written beside the call")
+        return f"{ast.unparse(shape)}[{dim}]"
 
 
 def _joined(lists: list[str]) -> str:

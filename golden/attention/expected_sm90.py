@@ -282,6 +282,11 @@ class _Ring:
   def scratch(stages, tile, swizzle, *blocks, reads=()):
     """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile. `reads`: blocks
     that no product takes as they are; None for one that this call does not read."""
+    if len({jnp.dtype(dtype).itemsize for _, dtype in blocks}) > 1:
+      dtypes = dict.fromkeys(jnp.dtype(dtype).name for _, dtype in blocks)
+      raise ValueError(f"products of {' and '.join(dtypes)}: give both operands one dtype")
+    if any(read is not None and read[1] == jnp.bool_ for read in reads):
+      raise ValueError("the copy engine takes no bool arrays: pass them as int8")
     buffers = [
         plgpu.SMEM(
             (stages, *shape),
@@ -473,6 +478,14 @@ class _RowsPart:
     return buffer
 
 
+  def check(self, a, b, acc):
+    """Raises ValueError for dtypes that a product cannot have."""
+    if a.dtype != b.dtype:
+      raise ValueError(f"a product of {a.dtype} and {b.dtype}: give both operands one dtype")
+    if acc is not None and acc.dtype != jnp.float32:
+      raise ValueError(f"an accumulator of {acc.dtype}: products accumulate in float32")
+
+
 class _WgmmaRows(_Rows):
   """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 128.
 
@@ -518,6 +531,7 @@ class _WgmmaRowsPart(_RowsPart):
     turn: the warpgroups take turns: one hands over once a product without `acc` is issued, and
     waits for the other before a product with it.
     """
+    self.check(a, b, acc)
 
     if isinstance(a, jax.Array) and a.dtype == jnp.float32:  # in two parts, together of 16 bits
       high = a.astype(b.dtype)
@@ -646,7 +660,7 @@ def run(q, k, v, *, causal=True, block_q=128, block_k=128, num_warps=8, num_stag
   stages = _fitting_stages(num_stages, tile, once_blocks, ring_blocks)
   scratch_types = (
       _Ring.scratch(1, tile, _swizzle(q.dtype.itemsize, 64, head_dim), *once_blocks),
-      _Ring.scratch(stages, tile, _swizzle(k.dtype.itemsize, 64, head_dim), *ring_blocks),
+      _Ring.scratch(stages, tile, _swizzle(k.dtype.itemsize, 64, head_dim, block_k), *ring_blocks),
       tile.scratch(),
   )
 

@@ -26,6 +26,11 @@ class _Ring:
   def scratch(stages, tile, swizzle, *blocks, reads=()):
     """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile. `reads`: blocks
     that no product takes as they are; None for one that this call does not read."""
+    if len({jnp.dtype(dtype).itemsize for _, dtype in blocks}) > 1:
+      dtypes = dict.fromkeys(jnp.dtype(dtype).name for _, dtype in blocks)
+      raise ValueError(f"products of {' and '.join(dtypes)}: give both operands one dtype")
+    if any(read is not None and read[1] == jnp.bool_ for read in reads):
+      raise ValueError("the copy engine takes no bool arrays: pass them as int8")
     buffers = [
         plgpu.SMEM(
             (stages, *shape),
@@ -381,7 +386,7 @@ def run(
         tile = _WgmmaTile(block_m, block_n, out_type)
         blocks = [((block_k, tile.staged_rows), a.dtype), ((block_k, block_n), b.dtype)]
         swizzle = tile.swizzle(
-            a.dtype, tile.shape[0], tile.shape[1], a.shape[-1], b.shape[-1],
+            a.dtype, tile.shape[0], tile.shape[1], block_k, a.shape[-1], b.shape[-1],
             along_k=(block_k, a.shape[-2], b.shape[-2]), tf32=True
         )
         stages = _stages(num_stages, tile, *blocks)

@@ -140,6 +140,14 @@ class _RowsPart:
     return buffer
 
 
+  def check(self, a, b, acc):
+    """Raises ValueError for dtypes that a product cannot have."""
+    if a.dtype != b.dtype:
+      raise ValueError(f"a product of {a.dtype} and {b.dtype}: give both operands one dtype")
+    if acc is not None and acc.dtype != jnp.float32:
+      raise ValueError(f"an accumulator of {acc.dtype}: products accumulate in float32")
+
+
 class _WgmmaRows(_Rows):
   """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 128.
 
@@ -185,10 +193,10 @@ class _WgmmaRowsPart(_RowsPart):
     turn: the warpgroups take turns: one hands over once a product without `acc` is issued, and
     waits for the other before a product with it.
     """
-
-    if isinstance(a, jax.Array) and a.dtype == jnp.float32:  # in two parts, together of 16 bits
+    if isinstance(a, jax.Array) and a.dtype == jnp.float32 != b.dtype:  # in two parts, together of 16 bits
       high = a.astype(b.dtype)
       return self.dot((a - high.astype(a.dtype)).astype(b.dtype), b, self.dot(high, b, acc, turn))
+    self.check(a, b, acc)
 
     def issue(ref):
       if turn and acc is not None:

@@ -55,6 +55,7 @@ class _Tcgen05RowsPart(_RowsPart):
     """`a @ b` (+ `acc`) in float32 registers; both operands in shared memory."""
     if a.dtype == jnp.float32:
       raise ValueError("tcgen05 multiplies no float32: cast the operand to float16 or bfloat16")
+    self.check(a, b, acc)
     columns = pl.ds(self.wg * self.tile.columns if self.tile.warpgroups > 1 else 0, b.shape[1])
     product = self.accumulator.at[:, columns]
     plgpu.tcgen05_mma(product, a, b, accumulate=False)

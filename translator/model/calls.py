@@ -96,7 +96,7 @@ class Calls:
             if (product := self.forwarded_product(function.node)) is not None and len(node.args) == 2 and not keywords:
                 self.model.product_helpers.add(function.node)  # type: ignore[arg-type]
                 return self.dot(node, node.args[0], node.args[1], product, env)
-            return self.call_function(function, args, keywords, node, node.args)
+            return self.call_function(function, self.flat(node, args), keywords, node, node.args)
         if any(map(_touches_refs, [*args, *keywords.values()])):
             return self.handed_out(node)
         if isinstance(node.func, ast.Name) and (bound := self.resolver.binding(node.func)) is not None and bound.kind == "class":
@@ -126,6 +126,20 @@ class Calls:
         name = self.resolver.qualified(call.func)
         plain = name in _DOTS and name not in ("jax.numpy.einsum", "jax.lax.dot_general")
         return name if plain and [ast.unparse(a) for a in call.args] == names else None
+
+    def flat(self, node: ast.Call, args: list[Value]) -> list[Value]:
+        """The arguments of a call, those behind a * one by one."""
+        result: list[Value] = []
+        for argument, value in zip(node.args, args):
+            if not isinstance(argument, ast.Starred):
+                result.append(value)
+            elif isinstance(value, TupleValue):
+                result += value.items
+            else:
+                self.find("B101", node, f"{ast.unparse(argument)[:40]}: what it holds is not known", "write the arguments out")
+        if any(k.arg is None for k in node.keywords):
+            self.find("B101", node, f"{ast.unparse(node)[:60]}: keyword arguments that are passed with **", "write the arguments out")
+        return result
 
     def handed_out(self, node: ast.Call) -> Value:
         """The result of a call that was not followed and gets what only the kernel's own code may touch."""
@@ -228,6 +242,15 @@ class Calls:
             return Scalar(static, (text,) if static and text else (UNKNOWN_FACTOR,), text if static else "")
         return Scalar(True)
 
+    def multiple_of(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        value = self.eval(node.args[0], env)
+        divisor = node.args[1] if len(node.args) > 1 else next((k.value for k in node.keywords if k.arg == "values"), None)
+        known = self.eval(divisor, env) if divisor is not None else None
+        if not (isinstance(value, Scalar) and isinstance(known, Scalar) and known.text):
+            return value
+        expr = f"{ast.unparse(node.func)}({value.expr}, {known.text})" if value.expr else ""
+        return dataclasses.replace(value, terms=(known.text,), expr=expr)
+
     def slice_value(self, values: list[Value]) -> Value:
         if len(values) == 1 and isinstance(values[0], Scalar) and values[0].text == "None":
             return SliceValue(Scalar(True, (), "0"), "", full=True)
@@ -249,13 +272,16 @@ class Calls:
             return self.atomic_call(node, short.removeprefix("atomic_"), env)
         if name == f"{PALLAS}.ds":
             return self.ds(node, env)
-        if name == f"{PALLAS}.multiple_of":
-            return self.eval(node.args[0], env)
+        if name == f"{PALLAS}.multiple_of" and node.args:
+            return self.multiple_of(node, env)
         if name in UNWRAPPED and node.args:
             self.model.unwraps.append(node)
             return self.eval(node.args[0], env)
         if name in _DOTS:
-            return self.dot(node, node.args[0] if node.args else node, node.args[1] if len(node.args) > 1 else node, name, env)
+            if len(node.args) < 2 or any(isinstance(a, ast.Starred) for a in node.args[:2]):
+                self.find("B114", node, f"{short} whose operands are not passed by position", "write dot(a, b)")
+                return Unknown(short)
+            return self.dot(node, node.args[0], node.args[1], name, env)
         if name == "jax.lax.fori_loop" or name == FOR_LOOP and any(m.call is node for m in self.resolver.loops):
             return self.fori_loop(node, env)
         if name == FOR_LOOP:
@@ -277,7 +303,7 @@ class Calls:
                 bound |= dict(zip(params, positional))
                 return FunctionValue(inner.node, inner.env, inner.bound | bound)
             return Unknown("partial")
-        if name in _STATIC_CALLS or name.startswith("math."):
+        if name in _STATIC_CALLS or name.startswith("math."):  # Python's math takes numbers of the trace only
             return self.static_call(node, [self.eval(a, env) for a in node.args])
         if name == f"{PALLAS}.debug_print" or name == "jax.debug.print":
             for a in node.args:
@@ -784,16 +810,29 @@ class Calls:
         dims: tuple[str, ...] | None = None
         if isinstance(a, Array) and isinstance(b, Array) and a.dims and b.dims:
             if len(a.dims) == 2 and len(b.dims) == 2:
-                trans_a = trans_b = False
-                if isinstance(node, ast.Call):
-                    flags = {k.arg: k.value for k in node.keywords}
-                    trans_a = isinstance(flags.get("trans_a"), ast.Constant) and flags["trans_a"].value is True
-                    trans_b = isinstance(flags.get("trans_b"), ast.Constant) and flags["trans_b"].value is True
-                dims = (a.dims[1 if trans_a else 0], b.dims[0 if trans_b else 1])
+                left_kept, right_kept = _kept_dimensions(node, name)
+                dims = (a.dims[left_kept], b.dims[right_kept])
         result = Array(dims, self.tile(2, tuple_text(dims or ())), kind="float")
+        for earlier in self.model.dots:
+            if earlier.node is node and earlier.result.dims != dims:
+                self.find("B105", node, "a product of other shapes in each call of the helper", "write one helper for each shape")
         if not any(d.node is node for d in self.model.dots):
             self.model.dots.append(Dot(node, left, right, a, b, result, name))
         return result
+
+
+def _kept_dimensions(node: ast.expr, name: str) -> tuple[int, int]:
+    """Which dimension of each operand a product of matrices does not contract, as far as literals say."""
+    keywords = {k.arg: k.value for k in node.keywords} if isinstance(node, ast.Call) else {}
+    flipped = [isinstance(f := keywords.get(k), ast.Constant) and f.value is True for k in ("trans_a", "trans_b")]
+    numbers = keywords.get("dimension_numbers")
+    if name == "jax.lax.dot_general" and isinstance(node, ast.Call) and len(node.args) > 2:
+        numbers = node.args[2]
+    try:
+        (left,), (right,) = ast.literal_eval(numbers)[0] if numbers is not None else ((1,), (0,))
+    except (ValueError, TypeError):
+        left, right = 1, 0  # diagnosed where products are planned
+    return 1 - (left % 2 ^ flipped[0]), 1 - (right % 2 ^ flipped[1])
 
 
 def _touches_refs(value: Value) -> bool:

@@ -89,7 +89,10 @@ class Expressions:
                 if any(holds_refs(self.eval(v, env)) for v in values):
                     self.find("B104", node, "refs in a dictionary or set", "keep them in variables or a tuple")
                 return Unknown("literal")
-            case ast.JoinedStr():
+            case ast.JoinedStr() | ast.FormattedValue():
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.expr):
+                        self.eval(child, env)
                 return Unknown("literal")
             case ast.ListComp() | ast.GeneratorExp() | ast.DictComp() | ast.SetComp():
                 self.find("B101", node, "a comprehension in a kernel", "write it as a loop")

@@ -4,6 +4,7 @@ Every part has ``run``, its arguments ``example_NAME()`` and ``reference``; the 
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -337,3 +338,121 @@ def reference(q, k):
     q, k = q.astype(F32), k.astype(F32)
     later = (jnp.arange(512) // 128)[:, None] <= jnp.arange(512) // 256
     return jnp.where(later, k @ q.T, 0) @ q, q @ k.T @ k
+
+
+# -- shared_step
+def kernel(q_ref, k_ref, v_ref, o_ref, lse_ref, *, keys, bk):
+    q = q_ref[...]
+    bq, d = q.shape
+    scale = 1 / math.sqrt(d)
+
+    def attend(s, v, acc, m, l):
+        m_new = jnp.maximum(m, s.max(1))
+        p = jnp.exp(s - m_new[:, None])
+        fade = jnp.exp(m - m_new)
+        return acc * fade[:, None] + plt.dot(p.astype(v.dtype), v), m_new, l * fade + p.sum(1)
+
+    def whole(t, carry):
+        k, v = k_ref[pl.ds(t * bk, bk), :], v_ref[pl.ds(t * bk, bk), :]
+        return attend(plt.dot(q, k.T) * scale, v, *carry)
+
+    def tail(t, carry):
+        at = t * bk + jnp.arange(bk)
+        k = plt.load(k_ref.at[pl.ds(t * bk, bk), :], mask=(at < keys)[:, None], other=0.0)
+        v = plt.load(v_ref.at[pl.ds(t * bk, bk), :], mask=(at < keys)[:, None], other=0.0)
+        s = lax.dot_general(q, k, (((1,), (1,)), ((), ())), preferred_element_type=F32) * scale
+        column = t * bk + lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        s = jnp.where((column < keys) & (at < keys)[None, :], s, -1e30)
+        return attend(s, v, *carry)
+
+    start = jnp.zeros_like(o_ref, dtype=F32), jnp.full((bq,), -jnp.inf, F32), jnp.zeros((bq,), F32)
+    carry = lax.fori_loop(0, keys // bk, whole, start)
+    acc, m, l = lax.fori_loop(keys // bk, pl.cdiv(keys, bk), tail, carry)
+    o_ref[...] = (acc / l[:, None]).astype(o_ref.dtype)
+    lse_ref[...] = m + jnp.log(l)
+
+
+def run(q, k, v):
+    rows = pl.BlockSpec((128, q.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        functools.partial(kernel, keys=k.shape[0], bk=64),
+        grid=(q.shape[0] // 128,),
+        in_specs=[rows, None, None],
+        out_specs=[rows, pl.BlockSpec((128,), lambda i: (i,))],
+        out_shape=[jax.ShapeDtypeStruct(q.shape, q.dtype), jax.ShapeDtypeStruct(q.shape[:1], F32)],
+        compiler_params=CP,
+    )(q, k, v)
+
+
+def example_shared_step():
+    return normal(0, 256, 64), normal(1, 168, 64), normal(2, 168, 64)
+
+
+def reference(q, k, v):
+    s = jnp.dot(q.astype(F32), k.astype(F32).T, precision="highest") / 8
+    return [jax.nn.softmax(s, axis=1) @ v.astype(F32), jax.nn.logsumexp(s, axis=1)]
+
+
+# -- matmul_with_row_maxima
+def kernel(a_ref, b_ref, start_ref, o_ref, peak_ref, *, bm, bk):
+    rows, cols = pl.program_id(0) * bm + jnp.arange(bm), jnp.arange(o_ref.shape[1])
+
+    def step(t, acc):
+        ks = t * bk + jnp.arange(bk)
+        a = plt.load(a_ref.at[rows[:, None], ks[None, :]])
+        b = plt.load(b_ref.at[ks[:, None], cols[None, :]])
+        return acc + plt.dot(a, b)
+
+    acc = start_ref[pl.ds(pl.program_id(0) * bm, bm), :].astype(F32)
+    acc = lax.fori_loop(0, a_ref.shape[1] // bk, step, acc)
+    o_ref[pl.ds(pl.program_id(0) * bm, bm), :] = acc.astype(o_ref.dtype)
+    peak_ref[pl.ds(pl.program_id(0) * bm, bm)] = jnp.max(acc, axis=1)
+
+
+def run(a, b, start):
+    return pl.pallas_call(
+        functools.partial(kernel, bm=128, bk=64),
+        grid=(a.shape[0] // 128,),
+        out_shape=[jax.ShapeDtypeStruct(start.shape, a.dtype), jax.ShapeDtypeStruct(a.shape[:1], F32)],
+        compiler_params=CP,
+    )(a, b, start)
+
+
+def example_matmul_with_row_maxima():
+    return normal(0, 256, 256), normal(1, 256, 128), normal(2, 256, 128)
+
+
+def reference(a, b, start):
+    result = start.astype(F32) + jnp.dot(a.astype(F32), b.astype(F32), precision="highest")
+    return [result, result.max(axis=1)]
+
+
+# -- low_rank
+def kernel(x_ref, down_ref, up_ref, o_ref):
+    """Without a loop; the operands of the first product are converted, the second contracts 16."""
+    low = plt.dot(x_ref[...].astype(jnp.bfloat16), down_ref[...])
+    o_ref[...] = plt.dot(low.astype(up_ref.dtype), up_ref[...])
+
+
+def run(x, down, up):
+    return pl.pallas_call(
+        kernel,
+        grid=(x.shape[0] // 128,),
+        in_specs=[
+            pl.BlockSpec((128, x.shape[1]), lambda i: (i, 0)),
+            pl.BlockSpec(down.shape, lambda i: (0, 0)),
+            pl.BlockSpec(up.shape, lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((128, up.shape[1]), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], up.shape[1]), F32),
+        compiler_params=CP,
+    )(x, down, up)
+
+
+def example_low_rank():
+    return normal(0, 256, 128, dtype="float32"), normal(1, 128, 16, dtype="bfloat16"), normal(2, 16, 64, dtype="bfloat16")
+
+
+def reference(x, down, up):
+    low = jnp.dot(x.astype(jnp.bfloat16), down, preferred_element_type=F32)
+    return jnp.dot(low.astype(jnp.bfloat16), up, preferred_element_type=F32)
