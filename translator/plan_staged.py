@@ -309,7 +309,7 @@ class StagedPlanner:
         return target if len(self.resolver.scope_of(target).bindings.get(target.id, ())) == 1 else None
 
     def _only_for_products(self, target: ast.Name, load: ast.AST, operands: set[ast.expr]) -> bool:
-        found = readers(target.id, load, self.resolver)
+        found = readers(target.id, load, operands, self.resolver)
         return bool(found) and all(n in operands or self._is_attribute(n) for n in found)
 
     def _is_attribute(self, name: ast.Name) -> bool:

@@ -23,19 +23,22 @@ def sources(operand: ast.expr, resolver: Resolver, depth: int = 0) -> list[ast.A
     return [s for a in passed for s in sources(a, resolver, depth + 1)] if passed else [value]
 
 
-def readers(name: str, load: ast.AST, resolver: Resolver, depth: int = 0) -> list[ast.Name]:
-    """Where the value of an assignment to ``name`` is read, in helpers instead of where it is passed to them."""
+def readers(name: str, load: ast.AST, operands: set[ast.expr], resolver: Resolver) -> list[ast.Name]:
+    """Where the value of an assignment to ``name`` is read, in helpers instead of where it is passed to them.
+
+    operands: those of products; a product may be the call of a helper that does nothing else.
+    """
     found: list[ast.Name] = []
     for n in resolver.named(name):
         if isinstance(n.ctx, ast.Load) and resolver.value(n) is load:
-            found += _in_helper(n, resolver, depth)
+            found += _in_helper(n, operands, resolver, 0)
     return found
 
 
-def _in_helper(name: ast.Name, resolver: Resolver, depth: int) -> list[ast.Name]:
+def _in_helper(name: ast.Name, operands: set[ast.expr], resolver: Resolver, depth: int) -> list[ast.Name]:
     call = resolver.parents[name]
     helper = resolver.value(call.func) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else None
-    if not isinstance(helper, ast.FunctionDef) or name not in call.args or depth > 4:  # type: ignore[union-attr]
+    if name in operands or not isinstance(helper, ast.FunctionDef) or name not in call.args or depth > 4:  # type: ignore[union-attr]
         return [name]
     at = call.args.index(name)  # type: ignore[union-attr]
     if any(isinstance(a, ast.Starred) for a in call.args[:at]) or at >= len(helper.args.args):  # type: ignore[union-attr]
@@ -45,7 +48,7 @@ def _in_helper(name: ast.Name, resolver: Resolver, depth: int) -> list[ast.Name]
     for n in resolver.named(parameter.arg):
         binding = resolver.binding(n) if isinstance(n.ctx, ast.Load) else None
         if binding is not None and binding.node is parameter:
-            found += _in_helper(n, resolver, depth + 1)
+            found += _in_helper(n, operands, resolver, depth + 1)
     return found
 
 
