@@ -282,6 +282,11 @@ class _Ring:
   def scratch(stages, tile, swizzle, *blocks, reads=()):
     """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile. `reads`: blocks
     that no product takes as they are; None for one that this call does not read."""
+    if len({jnp.dtype(dtype).itemsize for _, dtype in blocks}) > 1:
+      dtypes = dict.fromkeys(jnp.dtype(dtype).name for _, dtype in blocks)
+      raise ValueError(f"products of {' and '.join(dtypes)}: give both operands one dtype")
+    if any(read is not None and read[1] == jnp.bool_ for read in reads):
+      raise ValueError("the copy engine takes no bool arrays: pass them as int8")
     buffers = [
         plgpu.SMEM(
             (stages, *shape),
@@ -473,6 +478,14 @@ class _RowsPart:
     return buffer
 
 
+  def check(self, a, b, acc):
+    """Raises ValueError for dtypes that a product cannot have."""
+    if a.dtype != b.dtype:
+      raise ValueError(f"a product of {a.dtype} and {b.dtype}: give both operands one dtype")
+    if acc is not None and acc.dtype != jnp.float32:
+      raise ValueError(f"an accumulator of {acc.dtype}: products accumulate in float32")
+
+
 class _Tcgen05Rows(_Rows):
   """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
 
@@ -520,6 +533,7 @@ class _Tcgen05RowsPart(_RowsPart):
     """`a @ b` (+ `acc`) in float32 registers; both operands in shared memory."""
     if a.dtype == jnp.float32:
       raise ValueError("tcgen05 multiplies no float32: cast the operand to float16 or bfloat16")
+    self.check(a, b, acc)
     columns = pl.ds(self.wg * self.tile.columns if self.tile.warpgroups > 1 else 0, b.shape[1])
     product = self.accumulator.at[:, columns]
     plgpu.tcgen05_mma(product, a, b, accumulate=False)
@@ -616,13 +630,13 @@ def run(q, k, v, *, causal=True, block_q=128, block_k=128, num_warps=8, num_stag
   queries = pl.BlockSpec((None, block_q, head_dim), lambda i, h: (h, i, 0))
   whole = pl.BlockSpec((None, keys, head_dim), lambda i, h: (h // group, 0, 0))
 
-  tile = _Tcgen05Rows([block_q], [block_k, head_dim], spills=[((block_q, block_k), 0, q.dtype)])
+  tile = _Tcgen05Rows([block_q], [block_k, head_dim], spills=[((block_q, block_k), 0, v.dtype)])
   once_blocks = [((block_q, head_dim), q.dtype)]
   ring_blocks = [((block_k, head_dim), k.dtype), ((block_k, head_dim), v.dtype)]
   stages = _fitting_stages(num_stages, tile, once_blocks, ring_blocks)
   scratch_types = (
       _Ring.scratch(1, tile, _swizzle(q.dtype.itemsize, 64, head_dim), *once_blocks),
-      _Ring.scratch(stages, tile, _swizzle(k.dtype.itemsize, 64, head_dim), *ring_blocks),
+      _Ring.scratch(stages, tile, _swizzle(k.dtype.itemsize, 64, head_dim, block_k), *ring_blocks),
       tile.scratch(),
   )
 

@@ -531,11 +531,10 @@ class _WgmmaRowsPart(_RowsPart):
     turn: the warpgroups take turns: one hands over once a product without `acc` is issued, and
     waits for the other before a product with it.
     """
-    self.check(a, b, acc)
-
-    if isinstance(a, jax.Array) and a.dtype == jnp.float32:  # in two parts, together of 16 bits
+    if isinstance(a, jax.Array) and a.dtype == jnp.float32 and b.dtype != jnp.float32:  # in two parts, together of 16 bits
       high = a.astype(b.dtype)
       return self.dot((a - high.astype(a.dtype)).astype(b.dtype), b, self.dot(high, b, acc, turn))
+    self.check(a, b, acc)
 
     def issue(ref):
       if turn and acc is not None:
