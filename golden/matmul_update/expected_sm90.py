@@ -24,6 +24,11 @@ class _Ring:
   def scratch(stages, tile, swizzle, *blocks, reads=()):
     """Scratch of a ring; `swizzle` is the number of columns of one swizzled tile. `reads`: blocks
     that no product takes as they are; None for one that this call does not read."""
+    if len({jnp.dtype(dtype).itemsize for _, dtype in blocks}) > 1:
+      dtypes = dict.fromkeys(jnp.dtype(dtype).name for _, dtype in blocks)
+      raise ValueError(f"products of {' and '.join(dtypes)}: give both operands one dtype")
+    if any(read is not None and read[1] == jnp.bool_ for read in reads):
+      raise ValueError("the copy engine takes no bool arrays: pass them as int8")
     buffers = [
         plgpu.SMEM(
             (stages, *shape),
