@@ -105,10 +105,10 @@ def test_int8_products_that_wrap_are_not_summed_in_int32():
 
 
 STARTS = [
-    pytest.param("", "o_ref[...]", "the result's own tile", id="result"),
-    pytest.param("", "jnp.ones((bm, bn), jnp.float32)", "starts neither at zero nor", id="ones"),
-    pytest.param("", "a_ref[...] * 2", "starts neither at zero nor", id="computed"),
-    pytest.param("start = a_ref[...]\n", "start + start", "starts neither at zero nor", id="sum"),
+    pytest.param("", "o_ref[...]", id="result"),
+    pytest.param("", "jnp.ones((bm, bn), jnp.float32)", id="ones"),
+    pytest.param("", "a_ref[...] * 2", id="computed"),
+    pytest.param("start = a_ref[...]\n", "start + start", id="sum"),
 ]
 
 
@@ -122,13 +122,13 @@ def test_sums_that_start_as_a_tile(before, init, text):
     assert found.starts == (("acc", text),)
 
 
-@pytest.mark.parametrize("before, init, why", STARTS)
-def test_other_starts_of_sums(before, init, why):
-    assert why in reason(source(before + loop(init=init)))
+@pytest.mark.parametrize("before, init", STARTS)
+def test_other_starts_of_sums(before, init):
+    assert among_register_work(source(before + loop(init=init)))
 
 
 def test_start_that_is_read_elsewhere():
-    assert "read elsewhere" in reason(source("start = a_ref[...]\n" + loop(init="start", after="acc += start\n")))
+    assert among_register_work(source("start = a_ref[...]\n" + loop(init="start", after="acc += start\n")))
 
 
 @pytest.mark.parametrize("product, turned", [
