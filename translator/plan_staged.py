@@ -46,7 +46,7 @@ from .once_functions import once_functions
 from .product_operands import readers, sources
 from .product_sums import find_sum
 from .replacements import ALONG_AXES, PLAIN_REDUCTIONS, replacement
-from .slice_loads import names_loaded, names_stored
+from .slice_loads import names_loaded, names_stored, target_of
 from .staged_emission import emit_kernel
 from .staged_launch import plan_launches
 from .staged_plan import RegisterDot, Ring, StagedLoad
@@ -267,8 +267,8 @@ class StagedPlanner:
     def _used_until(self, load: StagedLoad, first: int, last: int, loop: Loop) -> bool:
         """Whether a tile is copied and read after the line ``first``, up to ``last`` or in the loop there."""
         nodes: list[ast.AST] = [load.access.node]
-        if load.alone:
-            nodes += [n for n in self.resolver.named(load.name) if self.resolver.value(n) is load.access.node]
+        if isinstance(target := target_of(load.access.node, load.statement), ast.Name):
+            nodes += [n for n in self.resolver.named(target.id) if self.resolver.value(n) is load.access.node]
         return first < _line(load.access.node) and all(
             self.resolver.is_inside(n, loop.body) or first < _line(n) < last and self.resolver.scope_of(n).node is self.kernel
             for n in nodes
@@ -483,13 +483,17 @@ class StagedPlanner:
             raise Unplanned(loop.node, "two loops with the same body", "write a body for each")
 
     def _stays_in_registers(self, access: Access) -> bool:
-        """Whether an operand is loaded into registers: a left one, outside of the kernel's own statements and of loops.
+        """Whether an operand is loaded into registers: a left one, in a branch and outside of loops, or of few rows.
 
-        Its copy could not start before the branch is taken, and is made once.
+        Its copy could not start before the branch is taken, and is made once. Rows that are padded have no copy.
         """
         operands = [operand_root(d.right, self.resolver) for d in self.model.dots]
         is_right = any(self.resolver.value(o) is access.node if isinstance(o, ast.Name) else o is access.node for o in operands)
-        return self.resolver.parents[self.resolver.statement_of(access.node)] in self.once and not is_right
+        block = self.resolver.parents[self.resolver.statement_of(access.node)]
+        unit = 64 if self.group.target == "sm90" else 128
+        extents = [self.extents[part] for part in self.split(access) if part]
+        few = block is self.kernel and any(n.isdigit() and int(n) % unit for n in extents)
+        return (block in self.once or few) and not is_right
 
     def _around(self, node: ast.AST) -> list[ast.AST]:
         """The nodes between a node and its statement."""

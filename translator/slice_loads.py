@@ -94,9 +94,18 @@ class _Slice:
                 if s is r.loads[-1].place:
                     self._check_order(r, statements)
                     kept.insert(0, self._copies(r, needed))
-            if any(load.statement is s for r in here for load in r.loads):
-                if {n for n in names_stored(s) if n in needed} - {load.name for load in here[0].loads}:
+            if loads := [load for r in here for load in r.loads if load.statement is s]:
+                beside, views = self._beside(s, loads, needed), self._views(s, loads, needed)
+                made = {n for part in (*views, *([beside] if beside else [])) for n in names_stored(part)}
+                if names_stored(s) & needed - made:
                     raise Unplanned(s, "an address that depends on a tile")
+                if beside is not None:
+                    self._check(beside)
+                    needed |= names_loaded(beside)
+                    kept.insert(0, self.planner.rebuilt(beside))
+                for view in views:
+                    needed |= names_loaded(view)
+                    kept.insert(0, view)
                 continue
             if isinstance(s, ast.FunctionDef) and (owner := next((r for r in self.planner.rings if r.loop and r.loop.body is s), None)):
                 kept.insert(0, self._body(s, owner, needed))
@@ -106,10 +115,34 @@ class _Slice:
                 needed |= names_loaded(table)
                 kept.insert(0, table)
             elif names_stored(s) & needed:
+                s = self._beside(s, [], needed) or s
                 self._check(s)
                 needed |= names_loaded(s)
                 kept.insert(0, self.planner.rebuilt(s))  # type: ignore[arg-type]
         return kept, needed
+
+    def _beside(self, s: ast.stmt, loads, needed: set[str]) -> ast.Assign | None:
+        """The needed part of ``a, b = load, other``, None if there is none or it is no assignment."""
+        loaded = {load.access.node for load in loads}
+        pairs = [
+            (t, v) for t, v in _pairs(s)
+            if names_stored(t) & needed and not any(n in loaded for n in walk(v))
+        ]
+        if not pairs:
+            return None
+        targets, values = ([p[i] for p in pairs] for i in (0, 1))
+        if len(pairs) == 1:
+            return ast.Assign(targets, values[0])
+        return ast.Assign([ast.Tuple(targets, ast.Store())], ast.Tuple(values, ast.Load()))
+
+    def _views(self, s: ast.stmt, loads, needed: set[str]) -> list[ast.stmt]:
+        """``q = q_ref.at[...]`` for tiles whose shape or dtype the slice reads: of operands it can read nothing else."""
+        found = []
+        for load in loads:
+            target = target_of(load.access.node, s)
+            if isinstance(target, ast.Name) and target.id in needed and not load.read and not load.test:
+                found += ast.parse(f"{target.id} = {load.window}").body
+        return found
 
     def _holds(self, statement: ast.stmt, node: ast.AST) -> bool:
         return not isinstance(statement, ast.FunctionDef) and any(n is node for n in walk(statement))
@@ -267,7 +300,24 @@ def refuse_early_returns(function: ast.FunctionDef, resolver) -> None:
             raise Unplanned(n, "a return before the end of a function with loops of products")
 
 
-def names_stored(s: ast.stmt) -> set[str]:
+def _pairs(s: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
+    """(target, value) of an assignment to one target, or of each part of ``a, b = x, y``."""
+    if not isinstance(s, ast.Assign) or len(s.targets) != 1:
+        return []
+    target, value = s.targets[0], s.value
+    kinds = (ast.Tuple, ast.List)
+    if isinstance(target, kinds) and isinstance(value, kinds) and len(target.elts) == len(value.elts):
+        if not any(isinstance(n, ast.Starred) for n in (*target.elts, *value.elts)):
+            return list(zip(target.elts, value.elts))
+    return [(target, value)]
+
+
+def target_of(value: ast.AST, s: ast.stmt) -> ast.expr | None:
+    """What a statement assigns a value to, ``a, b = x, y`` included."""
+    return next((t for t, v in _pairs(s) if v is value), None)
+
+
+def names_stored(s: ast.AST) -> set[str]:
     if isinstance(s, ast.FunctionDef):
         return {s.name}
     return {n.id for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

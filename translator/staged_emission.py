@@ -82,7 +82,9 @@ class _Emission:
         for _, node, reason, advice in problems:
             raise Unplanned(node, reason, advice)
         lines = [f"{name} = {planner.part}.rows({planner.extents[name]})" for name in planner.parts.values()]
-        self._head([*lines, *layouts.lines])
+        self._head(lines, self._divided_nodes())
+        staged = {a.node for a, load in planner.staged.items() if not load.read}
+        self._head(layouts.lines, [n for n in self._divided_nodes() if n not in staged])
         self.layouts = layouts
         for access in self.model.accesses:
             if access in planner.staged or access in planner.tables:
@@ -100,8 +102,8 @@ class _Emission:
         self.emission.support |= layouts.support
         planner.notes += [n for n in layouts.notes if n.startswith("line")]
 
-    def _head(self, lines: list[str]) -> None:
-        """Puts lines before the first statement that is not only names of extents."""
+    def _head(self, lines: list[str], users: list[ast.AST]) -> None:
+        """Puts lines before the first statement that is not only names of extents, and so before all ``users``."""
         if not lines:
             return
         kernel = self.planner.kernel
@@ -112,7 +114,7 @@ class _Emission:
                 at = i + 1
             if {n.id for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} & needed:
                 at = i + 1
-        first = min((self._top(n) for n in self._divided_nodes()), default=len(kernel.body))
+        first = min((self._top(n) for n in users), default=len(kernel.body))
         if at > first:
             raise Unplanned(kernel.body[first], "a tile that is made before its extents are known", "compute them at the head of the kernel")
         self.add(act.StagedLines(self.span(kernel.body[at]), tuple(lines)))

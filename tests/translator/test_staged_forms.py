@@ -183,3 +183,16 @@ def test_a_tile_that_both_loops_read_keeps_its_memory():
     text = port(Source("kernel.py", only("two_loops")), "sm90", Options()).text
     assert "(ring,), (stages,) = _rings_in_turn(shared, barriers)" in text
     assert "once=_Ring(*once)" in text and "once.release" not in text
+
+
+def test_the_slice_keeps_what_is_assigned_beside_a_load():
+    text = port(Source("kernel.py", only("parallel_assignments")), "sm90", Options()).text
+    loads = text.split("def kernel_loads(")[1].split("def kernel(")[0]
+    assert "  i = program[0]\n" in loads and "q_ref.shape" not in loads
+    assert "k, v = k_tile, v_tile" in text and "i, q, d = program[0], q_tile, q_ref.shape[1]" in text
+
+
+def test_an_address_beside_a_load_must_not_depend_on_it():
+    old = "i, q, d = pl.program_id(0), q_ref[...], q_ref.shape[1]\n"
+    new = "q = q_ref[...]\n    i, d = jnp.max(q.astype(F32)).astype(jnp.int32), q_ref.shape[1]\n"
+    assert diagnosis("parallel_assignments", old, new)

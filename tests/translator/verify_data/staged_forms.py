@@ -456,3 +456,38 @@ def example_low_rank():
 def reference(x, down, up):
     low = jnp.dot(x.astype(jnp.bfloat16), down, preferred_element_type=F32)
     return jnp.dot(low.astype(jnp.bfloat16), up, preferred_element_type=F32)
+
+
+# -- parallel_assignments
+def kernel(q_ref, k_ref, v_ref, o_ref):
+    i, q, d = pl.program_id(0), q_ref[...], q_ref.shape[1]
+
+    def step(t, carry):
+        acc, m, l = carry
+        keys = pl.ds(t * 64, 64)
+        k, v = k_ref[keys, :], v_ref[keys, :]
+        s = jnp.dot(q, k.T, preferred_element_type=F32)
+        s = jnp.where((i * 64 + jnp.arange(64))[:, None] >= (t * 64 + jnp.arange(64))[None, :], s, -1e30)
+        m_new = jnp.maximum(m, jnp.max(s, axis=1))
+        p, scale = jnp.exp2(s - m_new[:, None]), jnp.exp2(m - m_new)
+        pv = jnp.dot(p.astype(q.dtype), v, preferred_element_type=F32)
+        return acc * scale[:, None] + pv, m_new, scale * l + jnp.sum(p, axis=1)
+
+    start = jnp.zeros((64, d), F32), jnp.full((64,), -1e30), jnp.zeros((64,))
+    acc, _, l = lax.fori_loop(0, i + 1, step, start)
+    o_ref[...] = (acc / l[:, None]).astype(o_ref.dtype)
+
+
+def run(q, k, v):
+    rows, whole = pl.BlockSpec((64, 64), lambda i: (i, 0)), pl.BlockSpec(k.shape, lambda i: (0, 0))
+    return pl.pallas_call(
+        kernel, grid=(q.shape[0] // 64,), in_specs=[rows, whole, whole], out_specs=rows, out_shape=q, compiler_params=CP
+    )(q, k, v)
+
+
+def example_parallel_assignments():
+    return normal(0, 256, 64), normal(1, 256, 64), normal(2, 256, 64)
+
+
+def reference(q, k, v):
+    return attention(q, k, v, lambda s: jnp.where(jnp.tril(jnp.ones_like(s, bool)), s, -jnp.inf))
