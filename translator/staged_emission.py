@@ -82,9 +82,10 @@ class _Emission:
         for _, node, reason, advice in problems:
             raise Unplanned(node, reason, advice)
         lines = [f"{name} = {planner.part}.rows({planner.extents[name]})" for name in planner.parts.values()]
-        self._head(lines, self._divided_nodes())
+        users = self._divided_nodes()
         staged = {a.node for a, load in planner.staged.items() if not load.read}
-        self._head(layouts.lines, [n for n in self._divided_nodes() if n not in staged])
+        at = self._head(lines, users)
+        self._head(layouts.lines, [n for n in users if n not in staged], at)
         self.layouts = layouts
         for access in self.model.accesses:
             if access in planner.staged or access in planner.tables:
@@ -102,10 +103,11 @@ class _Emission:
         self.emission.support |= layouts.support
         planner.notes += [n for n in layouts.notes if n.startswith("line")]
 
-    def _head(self, lines: list[str], users: list[ast.AST]) -> None:
-        """Puts lines before the first statement that is not only names of extents, and so before all ``users``."""
-        if not lines:
-            return
+    def _head(self, lines: list[str], users: list[ast.AST], wanted: int = 0) -> int:
+        """Puts lines before the first statement that is not only names of extents, and so before all ``users``.
+
+        wanted: the statement before which they should stand if their users allow it. Returns the one before which they do.
+        """
         kernel = self.planner.kernel
         needed = {n.id for line in lines for n in walk(ast.parse(line)) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         at = 0
@@ -117,7 +119,10 @@ class _Emission:
         first = min((self._top(n) for n in users), default=len(kernel.body))
         if at > first:
             raise Unplanned(kernel.body[first], "a tile that is made before its extents are known", "compute them at the head of the kernel")
-        self.add(act.StagedLines(self.span(kernel.body[at]), tuple(lines)))
+        at = max(at, min(wanted, first))
+        if lines:
+            self.add(act.StagedLines(self.span(kernel.body[at]), tuple(lines)))
+        return at
 
     def _top(self, node: ast.AST) -> int:
         """The position of the kernel's statement that holds a node."""
