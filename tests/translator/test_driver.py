@@ -109,7 +109,6 @@ STORE = "o_ref[pl.ds(0, 128)] = x"
 # code, module; the text that the diagnosis points at is between « and ».
 CASES = [
     pytest.param("B101", module(body(LOAD, "«while True:", "    break»", STORE)), id="B101-while"),
-    pytest.param("B101", f"{IMPORTS}\n\n«def kernel(x_ref, o_ref): o_ref[pl.ds(0, 128)] = x_ref[pl.ds(0, 128)]»\n\n\ndef run(x):\n    return pl.pallas_call({CALL})(x)\n", id="B101-one-line-kernel"),
     pytest.param("B101", module(body("x = [x_ref[pl.ds(0, 128)] for _ in range(1)][0]", STORE).replace("[x_ref[pl.ds(0, 128)] for _ in range(1)]", "«[x_ref[pl.ds(0, 128)] for _ in range(1)]»")), id="B101-comprehension"),
     pytest.param("B102", module(body(LOAD, "x = «lax.fori_loop(0, 4, unknown, x)»", STORE)), id="B102-body-not-found"),
     pytest.param("B102", module(body("@«jax.jit»", "def f(x):", "    return x", LOAD, STORE)), id="B102-decorator"),
@@ -137,9 +136,9 @@ CASES = [
     pytest.param("B122", module(body(LOAD, STORE, "n = 16", "n = x_ref.shape[0] // 2", "m = n // 2", "x = «x_ref[pl.ds(0, m)]»", "o_ref[pl.ds(0, m)] = x")), id="B122"),
     pytest.param("B123", module(body("x = «x_ref[pl.ds(0, 4), pl.ds(0, 4), pl.ds(0, 16)]»", "o_ref[pl.ds(0, 4), pl.ds(0, 4), pl.ds(0, 16)] = x")), id="B123"),
     pytest.param("B124", module(body("index = «jnp.arange(16)»", "o_ref[pl.ds(0, 64)] = x_ref[pl.ds(0, 64)]")), id="B124"),
-    pytest.param("B130", module(body("x = «jnp.dot(2 * x_ref[pl.ds(0, 64), pl.ds(0, 64)], x_ref[pl.ds(0, 64), pl.ds(0, 64)])»", "o_ref[pl.ds(0, 64), pl.ds(0, 64)] = x")), id="B130"),
+    pytest.param("B130", module(body("x = «jnp.dot(2 * x_ref[pl.ds(0, 64), pl.ds(0, 64)], 2 * x_ref[pl.ds(0, 64), pl.ds(0, 64)])»", "o_ref[pl.ds(0, 64), pl.ds(0, 64)] = x")), id="B130"),
     pytest.param("B132", module(body("x = «jnp.dot(x_ref[pl.ds(0, 48), pl.ds(0, 64)], x_ref[pl.ds(0, 64), pl.ds(0, 64)])»", "o_ref[pl.ds(0, 48), pl.ds(0, 64)] = x")), id="B132"),
-    pytest.param("B133", module(body("x = «jnp.dot(x_ref[pl.ds(0, 64), pl.ds(0, 64)], x_ref[pl.ds(0, 64), pl.ds(0, 64)], precision='highest')»", "o_ref[pl.ds(0, 64), pl.ds(0, 64)] = x")), id="B133"),
+    pytest.param("B125", module(body("o_ref[pl.ds(0, 65536)] = «x_ref[pl.ds(0, 65536)]»")), id="B125"),
     pytest.param("C201", f"{IMPORTS}\n\ndef run(kernel, x):\n    return «pl.pallas_call({CALL})»(x)\n", id="C201"),
     pytest.param("C202", module(COPY, CALL + ", in_specs=«[spec] * len(x)»"), id="C202-specs"),
     pytest.param("C202", module(COPY, CALL.replace("grid=(4,)", "grid=«make(x)»")), id="C202-grid"),
@@ -181,6 +180,7 @@ NOTES = [
     pytest.param("N202", module(body(LOAD, "x = jnp.sqrt(x)", STORE)), "jnp.sqrt(x)", id="N202-plain"),
     pytest.param("N202", module(body(LOAD, "x = 1 / jnp.sqrt(x)", STORE)), "1 / jnp.sqrt(x)", id="N202-reciprocal"),
     pytest.param("N203", module("def kernel(x_ref, o_ref, *, f):\n    o_ref[pl.ds(0, 128)] = f(x_ref[pl.ds(0, 128)])", CALL.replace("kernel", "functools.partial(kernel, f=act)"), operands="x, act").replace(")(x, act)", ")(x)"), "f(x_ref", id="N203"),
+    pytest.param("P302", module(body("o_ref[pl.ds(0, 32768)] = x_ref[pl.ds(0, 32768)]")), "x_ref[pl.ds(0, 32768)]", id="P302"),
     pytest.param("N206", module(body(LOAD, STORE)), "o_ref[pl.ds(0, 128)]", id="N206"),
     pytest.param("N204", module(COPY, CALL.replace(f", {PARAMS}", "")).replace("from jax.experimental.pallas import triton as plgpu\n", ""), "pl.pallas_call", id="N204"),
 ]
@@ -233,8 +233,15 @@ def test_notes_of_hoisted_sums_and_products():
     assert "N205" in {d.code for d in assert_ported(f"{IMPORTS}\n{MATMUL}").diagnostics}
 
 
+def test_float32_products_at_full_precision_stay_on_sm100():
+    text = module(body("x = jnp.dot(x_ref[pl.ds(0, 64), pl.ds(0, 64)], x_ref[pl.ds(0, 64), pl.ds(0, 64)], precision='highest')", "o_ref[pl.ds(0, 64), pl.ds(0, 64)] = x"))
+    result = run(text, "sm100")
+    assert status(result) == ["kept"] and result.text == text
+    assert "B133" in {d.code for d in result.diagnostics}
+
+
 def test_every_code_has_a_test():
-    tested = {p.values[0] for p in (*CASES, *NOTES)} | {"C204", "N201", "N205", "P301"}
+    tested = {p.values[0] for p in (*CASES, *NOTES)} | {"C204", "N201", "N205", "P301", "B133"}
     tested |= {"B131"}  # of recorded facts
     assert tested == set(CODES)
 
