@@ -510,10 +510,10 @@ class _RowsPart:
     buffer = next(s for s in self.spills if s.shape == x.shape)
     if buffer.dtype != x.dtype:
       raise ValueError(f"a product of {x.dtype} and {buffer.dtype}: give both operands one dtype")
+    plgpu.commit_smem()  # all warps are done with the product that read the buffer before
     buffer[...] = x
     plgpu.commit_smem()
     return buffer
-
 
   def check(self, a, b, acc):
     """Raises ValueError for dtypes that a product cannot have."""
