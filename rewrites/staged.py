@@ -17,11 +17,10 @@ A loop may stand in a function that runs once, below a `lax.cond` or `pl.when`: 
 takes the same branch. Where the kernel reaches a block's rows by slices only, fewer of them than the
 matrix unit takes are padded: `part.rows` passes the block's end, and loads and stores stop there.
 `ref[table].reshape(...)` becomes a stage that the memory warpgroup puts together page by page.
-Pages of 8 bits are cast into a further tile of shared memory; a float32 factor of these is multiplied
-in two bfloat16 parts, together of 16 bits where TF32 has 11.
+A computed float32 factor of a 16-bit tile is multiplied in two parts, together of 16 bits where TF32 has 11 (sm90).
 
 Does not cover: loops in loops, operands loaded in other branches, addresses that depend on a loop's
-carry, computed operands that would have to be transposed, pages of 8 bits on sm100.
+carry, computed operands that would have to be transposed, pages of 8 bits.
 """
 
 from __future__ import annotations

@@ -56,8 +56,7 @@ class _Emission:
             self.add(act.RemoveStatement(self.span(statement)))
         for cast in planner.casts:
             name, (dtype,) = cast.value.func.value.id, cast.value.args
-            number = list(planner.casts).index(cast)
-            self.add(act.StagedText(self.span(cast.value), f"{planner.part}.cast({name}, {ast.unparse(dtype)}, {number})"))
+            self.add(act.StagedText(self.span(cast.value), f"{planner.part}.cast({name}, {ast.unparse(dtype)})"))
             for place, text in planner.dtypes_after(cast):
                 self.add(act.StagedText(self.span(place), text))
         staged = {n for load in planner.staged.values() for n in walk(load.statement if load.alone else load.node)}

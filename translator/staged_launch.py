@@ -157,23 +157,8 @@ class _Launch:
             arguments.append(f"spills=[{', '.join(spills)}]")
         if planner.padded:
             arguments.append("padded=True")
-        if planner.casts:
-            arguments.append(f"casts=[{', '.join(map(self._cast, planner.casts))}]")
         kind = "_WgmmaRows" if self.group.target == "sm90" else "_Tcgen05Rows"
         return f"{kind}({', '.join(arguments)})"
-
-    def _cast(self, cast: ast.Assign) -> str:
-        """(shape, dtype, dtype that it is cast to) of a stage that is cast."""
-        load = self.planner.staged[self.planner.casts[cast]]
-        dtype = cast.value.args[0]  # type: ignore[attr-defined]
-        to = f"{self.modules.name('jax.numpy')}.float32"  # what registers hold, if it is not that of an array
-        if isinstance(dtype, ast.Attribute) and dtype.attr == "dtype":
-            node = self.group.resolver.value(dtype.value)
-            access = next((a for a in self.group.model.accesses if a.node is node and a.kind == "load"), None)
-            if access is not None:
-                to = f"{self.args[access.ref.position].id}.dtype"
-        extents = ", ".join(self.translate(d, self.site.call) for d in load.block)
-        return f"(({extents}), {self._array(load)}.dtype, {to})"
 
     def _shape(self, planned) -> tuple[str, str]:
         dims = planned.dot.result.dims
@@ -250,9 +235,7 @@ class _Launch:
             minors += [self.translate.array_extent(ref, dim) for ref, dim, _ in self.planner.bounds
                        if ref == load.access.ref.name and dim == kept[-1]]
             minors += self._contracted(load)
-        cast = any(load.access in self.planner.casts.values() for load in ring.operands)
-        itemsize = "2" if cast else f"{self._array(ring.operands[0])}.dtype.itemsize"
-        return f"_swizzle({itemsize}, 64, {', '.join(dict.fromkeys(minors))})"
+        return f"_swizzle({self._array(ring.operands[0])}.dtype.itemsize, 64, {', '.join(dict.fromkeys(minors))})"
 
     def _contracted(self, load) -> list[str]:
         """The extents that products contract of a staged tile: an instruction takes whole swizzled tiles of them."""

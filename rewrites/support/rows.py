@@ -71,12 +71,10 @@ def _specialize(warpgroups, loads, compute):
 class _Rows:
   """Compute warpgroups that divide dimensions of a block, and their computed operands in shared memory."""
 
-  def divide(self, spills, casts=()):
-    """Notes a buffer for each cast of a stage, (shape, its dtype, to which), and one warpgroup's part of each computed operand: (shape, axis that is divided or None, dtype)."""
+  def divide(self, spills):
+    """Notes one warpgroup's part of each computed operand: (shape, axis that is divided or None, dtype)."""
     shares = lambda shape, axis: tuple(self.share(n) if d == axis else n for d, n in enumerate(shape))
     self.spills = [(shares(shape, axis), dtype) for shape, axis, dtype in spills]
-    half = lambda dtype: jnp.dtype(jnp.bfloat16 if dtype == jnp.float32 else dtype)
-    self.casts = [(shape, half(to)) if old.itemsize == 1 else None for shape, old, to in casts]
 
   def pad(self, rows, padded):
     """Extents of divided dimensions, of which fewer rows than the matrix unit takes are padded."""
@@ -90,12 +88,10 @@ class _Rows:
     return plgpu.Barrier(num_arrivals=self.warpgroups, num_barriers=stages)
 
   def scratch_bytes(self):
-    buffers = [*self.spills, *filter(None, self.casts)]
-    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in buffers) * self.warpgroups
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.spills) * self.warpgroups
 
   def spill_scratch(self):
-    buffers = [*self.spills, *self.casts]
-    return [b if b is None else plgpu.SMEM((self.warpgroups, *b[0]), b[1]) for b in buffers]
+    return [plgpu.SMEM((self.warpgroups, *shape), dtype) for shape, dtype in self.spills]
 
 
 class _RowsPart:
@@ -103,8 +99,7 @@ class _RowsPart:
 
   def __init__(self, tile, wg, spills):
     self.tile, self.wg, self.layout = tile, wg, tile.layout
-    buffers = [s if s is None else s.at[wg] for s in spills]
-    self.spills, self.casts = buffers[: len(tile.spills)], buffers[len(tile.spills) :]
+    self.spills = [s.at[wg] for s in spills]
 
   def rows(self, extent):
     """This warpgroup's part of a dimension; it passes the end of one that is padded."""
@@ -117,18 +112,11 @@ class _RowsPart:
     layout = self.layout.reduce(1 - axis)
     return part.start + plgpu.broadcasted_iota(jnp.int32, (part.size,), 0, layout=layout)
 
-  def cast(self, stage, dtype, n):
-    """A stage in another dtype, in the buffer for the cast `n`. What is to be float32 stands in
-    bfloat16 there, which holds numbers of 8 bits exactly."""
-    if stage.dtype == dtype:
-      return stage
-    if stage.dtype.itemsize != 1 or self.casts[n] is None:
-      raise ValueError(f"a product of {stage.dtype}, cast to {jnp.dtype(dtype)}: give both operands one 16-bit dtype")
-    plgpu.commit_smem()  # all warps are done with the product of the step before
-    x = plgpu.load(stage, layout=plgpu.Layout.WGMMA, optimized=False)
-    self.casts[n][...] = x.astype(self.casts[n].dtype)
-    plgpu.commit_smem()
-    return self.casts[n]
+  def cast(self, stage, dtype):
+    """A stage of `dtype`: what products read cannot be cast on the way."""
+    if stage.dtype != dtype:
+      raise ValueError(f"a product of {stage.dtype}, cast to {jnp.dtype(dtype)}: cast the array before the call")
+    return stage
 
   def spill(self, x):
     """A computed operand, in shared memory."""
@@ -153,12 +141,12 @@ class _WgmmaRows(_Rows):
 
   columns: extents of the products' columns. turns: whether two warpgroups take turns at the tensor
   core. spills: (shape, axis that is divided or None, dtype) of computed operands that pass through shared memory.
-  padded: whether fewer rows than a multiple of 64 are padded. casts: see `divide`.
+  padded: whether fewer rows than a multiple of 64 are padded.
   """
 
   layout, unit = plgpu.Layout.WGMMA, 64
 
-  def __init__(self, rows, columns, turns=False, spills=(), padded=False, casts=()):
+  def __init__(self, rows, columns, turns=False, spills=(), padded=False):
     rows = self.pad(rows, padded)
     if any(n % 64 for n in rows) or any(n % 8 or n > 256 for n in columns):
       raise ValueError(
@@ -169,7 +157,7 @@ class _WgmmaRows(_Rows):
     if any(n // self.warpgroups > 128 for n in rows):
       raise ValueError(f"{rows} rows do not fit the registers of {self.warpgroups} warpgroups: use smaller blocks")
     self.turns = turns and self.warpgroups == 2
-    self.divide(spills, casts)
+    self.divide(spills)
 
   def scratch(self):
     """The barrier of the turns, computed operands."""

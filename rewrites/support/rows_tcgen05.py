@@ -12,12 +12,12 @@ class _Tcgen05Rows(_Rows):
   """Compute warpgroups that divide dimensions of the extents `rows`; two if all divide by 256.
 
   columns: extents of the products' columns. spills: (shape, axis that is divided or None, dtype) of computed operands,
-  which pass through shared memory. padded: whether fewer rows than a multiple of 128 are padded. casts: see `divide`.
+  which pass through shared memory. padded: whether fewer rows than a multiple of 128 are padded.
   """
 
   layout, unit = plgpu.Layout.TCGEN05, 128
 
-  def __init__(self, rows, columns, spills=(), padded=False, casts=()):
+  def __init__(self, rows, columns, spills=(), padded=False):
     rows = self.pad(rows, padded)
     if any(n % 128 for n in rows) or any(n % 16 or n > 256 for n in columns):
       raise ValueError(
@@ -28,7 +28,7 @@ class _Tcgen05Rows(_Rows):
     if any(n // self.warpgroups > 128 for n in rows):
       raise ValueError(f"{rows} rows do not fit {self.warpgroups} warpgroups: use smaller blocks")
     self.columns = max(columns)
-    self.divide(spills, casts)
+    self.divide(spills)
 
   def scratch(self):
     """The accumulator of each warpgroup (products are read before the next one starts), computed operands."""

@@ -104,14 +104,14 @@ def test_a_helper_that_multiplies_goes_with_its_calls():
     assert any(code == "B130" for code, _ in kept(used))
 
 
-def test_pages_of_bytes():
-    """Cast in shared memory, with float32 factors in two parts; on sm100, whose operands all pass through it, refused."""
+def test_pages_of_bytes_are_refused():
+    """Cast in shared memory they met a misaligned address on an H200; where it comes from is not known."""
     source = read(importlib.util.find_spec("jax.experimental.pallas.ops.gpu.paged_attention").origin)
     example = str(pathlib.Path(__file__).parent / "verify_data" / "pages_of_bytes.py")
-    texts = {target: port(source, target, Options()).text for target in TARGETS}
-    subjects = {target: Subject(source.filename, text, example, "inputs", entry="paged_attention") for target, text in texts.items()}
-    todo = [jobs.Job(f"{rung} sm90", f"translator.verify.{rung}", subjects["sm90"], "sm90") for rung in ("lower", "interpret")]
-    todo.append(jobs.Job("lower sm100", "translator.verify.lower", subjects["sm100"], "sm100"))
-    *right, refused = jobs.run_jobs(todo, env=jobs.CPU_ONLY, timeout=120)
-    assert [r.status for r in right] == ["passed", "passed"], right
-    assert refused.status == "failed" and "ValueError" in refused.detail, refused
+    todo = []
+    for target in TARGETS:
+        text = port(source, target, Options()).text
+        subject = Subject(source.filename, text, example, "inputs", entry="paged_attention")
+        todo.append(jobs.Job(target, "translator.verify.lower", subject, target))
+    for result in jobs.run_jobs(todo, env=jobs.CPU_ONLY, timeout=120):
+        assert result.status == "failed" and "ValueError" in result.detail and "float16 and bfloat16" in result.detail, result

@@ -211,7 +211,7 @@ UNFOLLOWED = [
 def test_refs_that_leave_what_can_be_followed(caller):
     caller = caller.replace("CALL(", "pl.pallas_call(").replace(")(x)", ", grid=(8,), out_shape=x, compiler_params=CP)(x)")
     result = run(f"{ROW}\n\n{caller}\n")
-    assert [d.code for d in result.diagnostics if d.blocks] == ["B110"]
+    assert "B110" in {d.code for d in result.diagnostics if d.blocks} and result.text == f"{ROW}\n\n{caller}\n"
 
 
 BOUND = HEAD + """

@@ -116,7 +116,7 @@ def test_modules_are_used_as_modules_only(name):
 @pytest.mark.parametrize("name", ALL)
 def test_public_functions_say_what_they_do(name):
     (node,) = ast.parse(_functions()[name][0]).body
-    assert len(_functions()[name][0].splitlines()) < 70
+    assert len(_functions()[name][0].splitlines()) < 80
     assert node.name == name
 
 
