@@ -16,6 +16,9 @@ from pallas_port.translator.source import Source
 from pallas_port.translator.verify import jobs
 from pallas_port.translator.verify.example import Subject
 
+# One process makes the results of all forms, ahead of the first test.
+pytestmark = [pytest.mark.xdist_group("access_forms"), pytest.mark.timeout(900)]
+
 FILE = pathlib.Path(__file__).parent / "verify_data" / "access_forms.py"
 TEXT = FILE.read_text()
 FORMS = re.findall(r"^def example_(\w+)\(", TEXT, re.MULTILINE)
