@@ -13,8 +13,8 @@ TIMED = ("1152x1280x4096", "4096^3")
 INSTRUCTIONS = {"sm90": ("IGMMA", "UTMALDG"), "sm100": ("UTCIMMA", "UTMALDG")}
 WRONG = {
     "no wait for the copies": ("plgpu.barrier_wait(self.full.at[slot])", "pass", "interpret"),
-    "weights not transposed ahead": ("x.swapaxes(-1, -2)", "x.reshape(x.shape[::-1])", "interpret"),
-    "weights as they lie": ("else _Turned(x.swapaxes(-1, -2))", "else x", "lower"),
+    "weights not transposed ahead": ("_tf32(x).swapaxes(-1, -2)", "_tf32(x).reshape(x.shape[::-1])", "interpret"),
+    "weights as they lie": ("else _Turned(_tf32(x).swapaxes(-1, -2))", "else x", "lower"),
     "stages as they lie": ("s.transpose((1, 0)) if t else s for", "s for", "interpret"),
     "summed in float32": ("plgpu.ACC(part.shape, jnp.int32)", "plgpu.ACC(part.shape, jnp.float32)", "lower"),
     "scales exchanged": ("part.load_cols(w_scale_ref)[None, :]", "part.load_rows(x_scale_ref)[:, None]", "interpret"),
