@@ -10,6 +10,8 @@ import json
 
 import pytest
 
+jax = pytest.importorskip("jax")
+
 from pallas_port.golden.harness import Golden, discover
 from pallas_port.translator.result import TARGETS
 from pallas_port.translator.verify import jobs
@@ -134,6 +136,7 @@ def test_interprets_right_and_without_races(golden: Golden):
 
 @each_golden
 @pytest.mark.timeout(900)
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="tests the checks, not JAX: on the newest JAX only")
 def test_wrong_ports_are_rejected(golden: Golden):
     labels = list(getattr(golden.case, "WRONG", {}))
     if not labels:

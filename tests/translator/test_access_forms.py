@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-pytest.importorskip("jax")
+jax = pytest.importorskip("jax")
 
 from pallas_port.translator.driver import port
 from pallas_port.translator.result import TARGETS, Options
@@ -18,6 +18,9 @@ from pallas_port.translator.verify.example import Subject
 
 # One process makes the results of all forms, ahead of the first test.
 pytestmark = [pytest.mark.xdist_group("access_forms"), pytest.mark.timeout(900)]
+
+# Interpretation takes most of the time; what it shows of a port is the same on both JAX versions.
+INTERPRETED = jax.__version_info__ >= (0, 12)
 
 FILE = pathlib.Path(__file__).parent / "verify_data" / "access_forms.py"
 TEXT = FILE.read_text()
@@ -48,7 +51,7 @@ def results(tmp_path_factory):
                 todo.append(jobs.Job(f"{form} lower {target}", "translator.verify.lower", subject, target))
                 if form in COMPILED:
                     compiled[target].append(jobs.Job(f"{form} compile {target}", "translator.verify.compile", subject, target))
-                if target == "sm90":
+                if INTERPRETED and target == "sm90":
                     todo.append(jobs.Job(f"{form} interpret", "translator.verify.interpret", subject, target))
     batches = [todo, *compiled.values()]  # a process compiles for one target only
     return {r.name: r for batch in batches for r in jobs.run_jobs(batch, env=jobs.CPU_ONLY, timeout=120)}
@@ -61,6 +64,7 @@ def test_form_lowers(results, form, target):
     assert result.status == "passed", result.detail
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="interpreted on the newest JAX only")
 @pytest.mark.parametrize("form", [f for f in FORMS if f not in NOT_INTERPRETED])
 def test_form_interprets(results, form):
     result = results[f"{form} interpret"]

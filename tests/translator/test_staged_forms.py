@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-pytest.importorskip("jax")
+jax = pytest.importorskip("jax")
 
 from pallas_port.translator.driver import port
 from pallas_port.translator.names import Resolver
@@ -21,6 +21,9 @@ from pallas_port.translator.verify.example import Subject
 
 # One process makes the results of all forms, ahead of the first test.
 pytestmark = [pytest.mark.xdist_group("staged_forms"), pytest.mark.timeout(900)]
+
+# Interpretation takes most of the time; what it shows of a port is the same on both JAX versions.
+INTERPRETED = jax.__version_info__ >= (0, 12)
 
 FILE = pathlib.Path(__file__).parent / "verify_data" / "staged_forms.py"
 TEXT = FILE.read_text()
@@ -45,7 +48,8 @@ def results(tmp_path_factory):
             assert all(s.status == "ported" for s in result.sites), (form, result.sites)
             subject = Subject(str(file), result.text, str(file), f"example_{form}")
             todo.append(jobs.Job(f"{form} lower {target}", "translator.verify.lower", subject, target))
-            todo.append(jobs.Job(f"{form} interpret {target}", "translator.verify.interpret", subject, target))
+            if INTERPRETED:
+                todo.append(jobs.Job(f"{form} interpret {target}", "translator.verify.interpret", subject, target))
     return {r.name: r for r in jobs.run_jobs(todo, env=jobs.CPU_ONLY, timeout=120)}
 
 
@@ -56,6 +60,7 @@ def test_form_lowers(results, form, target):
     assert result.status == "passed", result.detail
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="interpreted on the newest JAX only")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("form", FORMS)
 def test_form_interprets(results, form, target):
