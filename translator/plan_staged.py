@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 
 from .dot_plan import Unplanned, check_alignment, transposed_by_call
 from .kernel_shapes import names_in
@@ -297,14 +298,8 @@ class StagedPlanner:
 
     def _assigned_to(self, node: ast.AST, statement: ast.stmt) -> ast.Name | None:
         """The only name of a load: of ``k = load``, or of its place in ``k, v = load, load``."""
-        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-            return None
-        target, value = statement.targets[0], statement.value
-        if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, ast.Tuple) and node in value.elts:
-            if len(target.elts) != len(value.elts) or any(isinstance(e, ast.Starred) for e in (*target.elts, *value.elts)):
-                return None
-            target, value = target.elts[value.elts.index(node)], node  # type: ignore[arg-type]
-        if value is not node or not isinstance(target, ast.Name):
+        target = target_of(node, statement)
+        if not isinstance(target, ast.Name):
             return None
         return target if len(self.resolver.scope_of(target).bindings.get(target.id, ())) == 1 else None
 
@@ -550,11 +545,13 @@ class StagedPlanner:
                     return self.text(part)
         if not ix.start:
             raise Unplanned(access.node, f"an index of {access.ref.name} whose start is not known")
-        start = ix.start
-        for axis in range(6):
-            start = start.replace(f"program_id({axis})", f"{self.program}[{axis}]")
+        start = self.of_program(ix.start)
         pl = next((n for _, n, t in self.resolver.imports() if t == PALLAS), "pl")
         return f"{pl}.ds({start}, {ix.size})"
+
+    def of_program(self, text: str) -> str:
+        """A number of the model (``Scalar.expr``) with ``program_id`` replaced by the parameter that holds it."""
+        return re.sub(r"\bprogram_id\((\d+)\)", rf"{self.program}[\1]", text)
 
     def _take_bounds(self, access: Access, starts: list[tuple[str, int]]) -> None:
         """Notes what a mask compares with; the launch checks that it is the end of the array."""

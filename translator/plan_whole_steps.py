@@ -22,6 +22,7 @@ from . import actions as act
 from .model.events import Loop
 from .model.text import wrap
 from .names import walk
+from .slice_loads import names_loaded
 from .values import Array, Scalar
 
 
@@ -150,7 +151,7 @@ class _Run:
         extent = value.dims[value.thin_axis or 0]
         start = ast.parse(value.start, mode="eval").body
         terms = list(_terms(start))
-        moving = [t for t in terms if _reads(t, variable)]
+        moving = [t for t in terms if variable in names_loaded(t)]
         if not moving:
             return _Run(value.start, extent, False)
         if len(moving) > 1 or not _is_step(moving[0], variable, extent):
@@ -165,10 +166,6 @@ def _terms(node: ast.expr):
         yield from _terms(node.right)
     else:
         yield node
-
-
-def _reads(node: ast.AST, name: str) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
 
 
 def _is_step(node: ast.expr, variable: str, extent: str) -> bool:
@@ -199,6 +196,4 @@ def _sum(planner, *terms: str) -> str:
     """A sum in the kernel's terms, its number last."""
     parts = [t for t in terms if t and t != "0"]
     text = " + ".join(parts).replace("+ -", "- ") or "0"
-    for axis in range(6):
-        text = text.replace(f"program_id({axis})", f"{planner.program}[{axis}]")
-    return text
+    return planner.of_program(text)

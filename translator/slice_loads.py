@@ -305,8 +305,7 @@ def _pairs(s: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
     if not isinstance(s, ast.Assign) or len(s.targets) != 1:
         return []
     target, value = s.targets[0], s.value
-    kinds = (ast.Tuple, ast.List)
-    if isinstance(target, kinds) and isinstance(value, kinds) and len(target.elts) == len(value.elts):
+    if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         if not any(isinstance(n, ast.Starred) for n in (*target.elts, *value.elts)):
             return list(zip(target.elts, value.elts))
     return [(target, value)]

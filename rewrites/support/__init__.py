@@ -21,32 +21,45 @@ _FILES = (
 _HEADING = "# Support code for Mosaic GPU, emitted by pallas-port."
 
 
-@functools.cache
-def _modules() -> dict[str, tuple[str, ast.Module]]:
-    """{file: (text, tree)} of the support files."""
-    texts = {file: pathlib.Path(__file__).with_name(file).read_text() for file in _FILES}
-    return {file: (text, ast.parse(text)) for file, text in texts.items()}
+# Where a function or class of a file starts, with its decorators.
+_START = re.compile(r"^(?:@.*\n)*(?:def|class) (\w+)", re.MULTILINE)
 
 
 @functools.cache
-def _functions() -> dict[str, tuple[str, ast.stmt]]:
-    """{name: (source text, node)} of every support function and class, in order."""
+def _texts() -> tuple[str, ...]:
+    """The support files, in order."""
+    return tuple(pathlib.Path(__file__).with_name(file).read_text() for file in _FILES)
+
+
+@functools.cache
+def _functions() -> dict[str, str]:
+    """{name: text from its start to that of the next} of every support function and class, in order.
+
+    None is parsed before it is asked for: a port needs few of them.
+    """
     found = {}
-    for text, tree in _modules().values():
-        lines = text.splitlines(keepends=True)
-        for node in tree.body:
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-                found[node.name] = ("".join(lines[start - 1 : node.end_lineno]).rstrip("\n"), node)
+    for text in _texts():
+        starts = list(_START.finditer(text))
+        for start, end in zip(starts, [*(m.start() for m in starts[1:]), len(text)]):
+            found[start[1]] = text[start.start() : end]
     return found
+
+
+@functools.cache
+def _function(name: str) -> tuple[str, ast.stmt]:
+    """(source text, node) of a support function or class."""
+    text = _functions()[name]
+    node = ast.parse(text).body[0]
+    return "".join(text.splitlines(keepends=True)[: node.end_lineno]).rstrip("\n"), node
 
 
 @functools.cache
 def _imports() -> dict[str, str]:
     """{local name in the support files: module}."""
     found = {}
-    for _, tree in _modules().values():
-        for node in tree.body:
+    for text in _texts():
+        head = text[: start.start()] if (start := _START.search(text)) else text
+        for node in ast.parse(head).body:
             if isinstance(node, ast.Import):
                 for a in node.names:
                     found[a.asname or a.name] = a.name
@@ -59,7 +72,7 @@ def _imports() -> dict[str, str]:
 @functools.cache
 def _names(function: str) -> frozenset[str]:
     """Names that a support function uses."""
-    return frozenset(n.id for n in walk(_functions()[function][1]) if isinstance(n, ast.Name))
+    return frozenset(n.id for n in walk(_function(function)[1]) if isinstance(n, ast.Name))
 
 
 def needed_functions(wanted: tuple[str, ...]) -> list[str]:
@@ -75,7 +88,7 @@ def needed_functions(wanted: tuple[str, ...]) -> list[str]:
 
 def takes(function: str, positional: int, keywords: frozenset[str]) -> bool:
     """Whether a support function can be called so."""
-    node = _functions()[function][1]
+    node = _function(function)[1]
     assert isinstance(node, ast.FunctionDef)
     names = [a.arg for a in node.args.args]
     required = len(names) - len(node.args.defaults)
@@ -110,5 +123,5 @@ def emit_support(wanted: tuple[str, ...], modules) -> str:
 def _text(name: str, modules) -> str:
     """One support function, with the target module's local names of the modules that it uses."""
     renames = {local: modules.name(module) for local, module in _imports().items() if local in _names(name)}
-    text = _functions()[name][0]
+    text = _function(name)[0]
     return re.sub(rf"(?<![\w.])({'|'.join(renames)})(?=\.)", lambda m: renames[m[1]], text) if renames else text

@@ -5,7 +5,7 @@ import builtins
 
 import pytest
 
-from pallas_port.rewrites.support import _functions, _imports, _modules, emit_support, needed_functions, needed_modules
+from pallas_port.rewrites.support import _function, _functions, _imports, _texts, emit_support, needed_functions, needed_modules
 
 
 class Names:
@@ -56,7 +56,7 @@ def test_only_what_is_called_is_emitted(name):
         current = queue.pop()
         if current not in called:
             called.add(current)
-            tree = ast.parse(_functions()[current][0])
+            tree = ast.parse(_function(current)[0])
             queue += [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in _functions()]
     assert set(emitted) == called
 
@@ -71,7 +71,7 @@ def test_order_and_duplicates():
 
 def test_text_is_that_of_the_support_files():
     text = emit("_vec")
-    assert _functions()["_vec"][0] in text
+    assert _function("_vec")[0] in text
 
 
 RENAMES = [
@@ -106,7 +106,7 @@ def test_support_names_are_private(name):
 @pytest.mark.parametrize("name", ALL)
 def test_modules_are_used_as_modules_only(name):
     """Renaming rests on ``module.attribute``: a bare module name or a parameter of that name would break."""
-    tree = ast.parse(_functions()[name][0])
+    tree = ast.parse(_function(name)[0])
     attributes = {n.value for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     bare = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in _imports() and n not in attributes]
     hidden = [a.arg for a in ast.walk(tree) if isinstance(a, ast.arg) and a.arg in _imports()]
@@ -115,14 +115,14 @@ def test_modules_are_used_as_modules_only(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_public_functions_say_what_they_do(name):
-    (node,) = ast.parse(_functions()[name][0]).body
-    assert len(_functions()[name][0].splitlines()) < 80
+    (node,) = ast.parse(_function(name)[0]).body
+    assert len(_function(name)[0].splitlines()) < 80
     assert node.name == name
 
 
 def test_support_functions_have_names_of_their_own():
     names = [
-        node.name for _, tree in _modules().values() for node in tree.body
+        node.name for text in _texts() for node in ast.parse(text).body
         if isinstance(node, (ast.FunctionDef, ast.ClassDef))
     ]
     assert len(names) == len(set(names))
